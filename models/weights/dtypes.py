@@ -7,7 +7,8 @@ by whoever holds a tensor, or where somebody asks for one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -44,7 +45,9 @@ Stored: TypeAlias = "Array | DeviceArray"  # as an engine has its weights
 Numbers: TypeAlias = "Stored | Tensor"
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")], align=True)
-FLOAT8 = {name: np.dtype([(name, "u1")]) for name in ("float8_e4m3fn", "float8_e5m2")}
+FLOAT8 = {
+    name: np.dtype([(name, "u1")]) for name in ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+}
 PLAIN = ("float64", "float32", "float16", *(f"int{bits}" for bits in (64, 32, 16, 8)), "uint8")
 DTYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in (*PLAIN, "bool")},
@@ -123,6 +126,39 @@ def as_float32(array: Array) -> Array:
     if array.dtype == BFLOAT16:
         return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     if array.dtype.names:
-        return as_array(as_tensor(array).float())
+        return float8_numbers(name_of(array.dtype))[array.view(np.uint8)]
     with np.errstate(over="ignore"):
         return array.astype(np.float32, copy=False)
+
+
+@cache
+def float8_numbers(name: str) -> Array:
+    """What each byte of a type of FLOAT8 stands for, float32 [256]."""
+    numbers: Array = FLOAT8_NUMBERS[name](np.arange(256, dtype=np.uint16))
+    numbers.flags.writeable = False
+    return numbers
+
+
+def e4m3(bits: Array) -> Array:
+    """Four bits of exponent, three of mantissa, no infinity. float16's exponent counts from 15,
+    this one from 7."""
+    numbers = ((bits & 0x80) << 8 | (bits & 0x7F) << 7).view(np.float16).astype(np.float32) * 2**8
+    numbers[bits & 0x7F == 0x7F] = np.nan
+    return numbers
+
+
+def e5m2(bits: Array) -> Array:
+    """The upper half of a float16."""
+    return (bits << 8).view(np.float16).astype(np.float32)
+
+
+def e8m0(bits: Array) -> Array:
+    """Powers of two: an exponent alone."""
+    return np.where(bits == 255, np.nan, np.exp2(bits - 127.0)).astype(np.float32)
+
+
+FLOAT8_NUMBERS: dict[str, Callable[[Array], Array]] = {
+    "float8_e4m3fn": e4m3,
+    "float8_e5m2": e5m2,
+    "float8_e8m0fnu": e8m0,
+}

@@ -24,6 +24,7 @@ from decoding.models.weights.dtypes import (
     as_float32,
     as_tensor,
     name_of,
+    without_gaps,
 )
 from decoding.models.weights.memory import address, release_pages
 
@@ -38,9 +39,8 @@ class LazyTensor:
     """A stored tensor, or a function of some.
 
     shape, dtype: as stored; of a function, of its result. open: a context in which the numbers are
-    an array, in their type, or in float32 where that is float64 or an unusual one. inputs: of a
-    function. parts: what it is made of along its first dimension. name: of a stored tensor. key:
-    equal for tensors that are the same numbers.
+    an array, in their type. inputs: of a function. parts: what it is made of along its first
+    dimension. name: of a stored tensor. key: equal for tensors that are the same numbers.
     """
 
     shape: tuple[int, ...]
@@ -102,7 +102,7 @@ def stored(name: str, numbers: Numbers, *, mapped: bool = False) -> LazyTensor:
     @contextmanager
     def opened() -> Iterator[Array]:
         array = as_array(numbers)
-        yield exact(array)
+        yield array
         if mapped and array.flags.c_contiguous:
             release_pages(array)
 
@@ -114,7 +114,19 @@ def exact(array: Array) -> Array:
     """The numbers as the engine reads them: without gaps, at addresses that are multiples of their
     size, and in float32 where their type is an unusual one."""
     kept = array if name_of(array.dtype) in EXACT else as_float32(array)
-    return np.require(kept, requirements=["C", "A"])
+    return without_gaps(kept) if kept.flags.aligned else np.require(kept, requirements=["C", "A"])
+
+
+def pieces(weight: LazyTensor) -> Iterator[Array]:
+    """Its rows as the engine reads them, some after the other: all of a part at once where they lie
+    so."""
+    for part in weight.parts or (weight,):
+        with part.open() as array:
+            is_exact = name_of(array.dtype) in EXACT and array.flags.aligned
+            if is_exact and array.flags.c_contiguous:
+                yield array
+            else:
+                yield from map(exact, in_chunks(array))
 
 
 def stored_in(path: Path, tensors: object) -> dict[str, LazyTensor]:
@@ -158,7 +170,7 @@ def unread(name: str, shape: tuple[int, ...], dtype: str, load: Callable[[], Arr
 
     @contextmanager
     def opened() -> Iterator[Array]:
-        yield exact(load())
+        yield load()
 
     return LazyTensor(shape, dtype, opened, name=name)
 
@@ -189,10 +201,11 @@ def computed(shape: tuple[int, ...], function: Callable[..., Array], *inputs: We
     given = tuple(map(as_lazy, inputs))
 
     def checked(*arrays: Array) -> Array:
-        for weight, array in zip(given, arrays, strict=True):
+        numbers = [as_float32(array) for array in arrays]
+        for weight, array in zip(given, numbers, strict=True):
             if not is_finite(array):
                 weight.check_finite()  # names it
-        return function(*map(as_float32, arrays))
+        return function(*numbers)
 
     return function_of(shape, "float32", checked, given)
 

@@ -5,7 +5,7 @@ shapes.py has the canonical names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -20,7 +20,14 @@ from decoding.models.weights.dtypes import (
     name_of,
     without_gaps,
 )
-from decoding.models.weights.lazy import LazyTensor, Weight, Weights, identity, in_chunks
+from decoding.models.weights.lazy import (
+    LazyTensor,
+    Weight,
+    Weights,
+    identity,
+    in_chunks,
+    pieces,
+)
 from decoding.models.weights.panels import (
     NOISE,
     Packer,
@@ -75,7 +82,7 @@ def pack(
         coarse = [name for name in expected if types[name] == "int8" and not is_linear(name)]
         types |= dict.fromkeys(coarse, half)
         for name in expected:
-            if types[name] == "int8" and lazy_noise(weights.lazy(name), packer) > NOISE:
+            if types[name] == "int8" and is_coarse(weights.lazy(name), packer):
                 types[name] = half
     keys = {name: (weights.lazy(name).key, types[name]) for name in expected}
     blocks = Blocks(expected, types, keys, device, packer)
@@ -119,14 +126,13 @@ def repack(
     return blocks.by_name()
 
 
-def lazy_noise(weight: LazyTensor, packer: Packer) -> float:
+def is_coarse(weight: LazyTensor, packer: Packer) -> bool:
+    """Whether int8 is too coarse for a weight."""
     steps = length = 0.0
-    for part in weight.parts or (weight,):
-        with part.open() as tensor:
-            for rows in contiguous(tensor):
-                more = packer.squares(rows)
-                steps, length = steps + more[0], length + more[1]
-    return noise(steps, length, weight.shape[1])
+    for rows in pieces(weight):
+        more = packer.squares(rows)
+        steps, length = steps + more[0], length + more[1]
+    return noise(steps, length, weight.shape[1]) > NOISE
 
 
 def copy_linear(
@@ -136,12 +142,10 @@ def copy_linear(
     block, row = blocks[name], 0
     quantised = block.dtype == np.int8
     scale, sums = (blocks[each] for each in companions(name)) if quantised else (None, None)
-    for part in weight.parts or (weight,):
-        with part.open() as tensor:
-            for rows in contiguous(tensor):
-                if not packer.fill(block, rows, row, scale, sums):
-                    refuse(name, weight, rows, name_of(block.dtype))
-                row += len(rows)
+    for rows in pieces(weight):
+        if not packer.fill(block, rows, row, scale, sums):
+            refuse(name, weight, rows, name_of(block.dtype))
+        row += len(rows)
 
 
 def copy_int8_rows(
@@ -149,16 +153,15 @@ def copy_int8_rows(
 ) -> None:
     """Quantises a weight into the rows of a GPU. Raises ValueError as copy_rows() does."""
     row, scales = 0, np.empty(weight.shape[0], np.float32)
-    for part in weight.parts or (weight,):
-        with part.open() as tensor:
-            for rows in map(without_gaps, in_chunks(tensor)):
-                count, inputs = rows.shape
-                panels = np.empty(panel_shape(count, inputs, "int8"), np.int8)
-                sums = np.empty(count, np.int32)
-                if not packer.fill(panels, rows, 0, scales[row : row + count], sums):
-                    refuse(name, weight, rows, "float32")
-                interleave(blocks[name][row : row + count], panels, inputs, packer)
-                row += count
+    for piece in pieces(weight):
+        for rows in in_chunks(piece):
+            count, inputs = rows.shape
+            panels = np.empty(panel_shape(count, inputs, "int8"), np.int8)
+            sums = np.empty(count, np.int32)
+            if not packer.fill(panels, rows, 0, scales[row : row + count], sums):
+                refuse(name, weight, rows, "float32")
+            interleave(blocks[name][row : row + count], panels, inputs, packer)
+            row += count
     write(blocks[companions(name)[0]], scales, packer)
 
 
@@ -174,12 +177,11 @@ def copy_rows(block: Stored, name: str, weight: LazyTensor, packer: Packer) -> N
     """Writes a weight to its place, some rows after the other. Raises ValueError where a number is
     not finite, or beyond what its type can hold."""
     row = 0
-    for part in weight.parts or (weight,):
-        with part.open() as tensor:
-            for rows in in_chunks(tensor):
-                if not write(block[row : row + len(rows)], without_gaps(rows), packer):
-                    refuse(name, weight, rows, name_of(block.dtype))
-                row += len(rows)
+    for piece in pieces(weight):
+        for rows in in_chunks(piece):
+            if not write(block[row : row + len(rows)], rows, packer):
+                refuse(name, weight, rows, name_of(block.dtype))
+            row += len(rows)
 
 
 def write(to: Stored, rows: Array, packer: Packer) -> bool:
@@ -190,14 +192,6 @@ def write(to: Stored, rows: Array, packer: Packer) -> bool:
     finite = packer.convert(made, rows)
     to.copy_from(made)
     return finite
-
-
-def contiguous(array: Array) -> Iterator[Array]:
-    """The array, or copies of some of its rows after the other where it is transposed, say."""
-    if array.flags.c_contiguous:
-        yield array
-    else:
-        yield from map(without_gaps, in_chunks(array))
 
 
 def refuse(name: str, weight: LazyTensor, rows: Array, dtype: str) -> NoReturn:

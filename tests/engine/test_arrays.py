@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from decoding import _C, Error
-from decoding.models.weights.dtypes import BFLOAT16, as_array, as_float32, as_tensor
+from decoding.models.weights.dtypes import BFLOAT16, FLOAT8, as_array, as_float32, as_tensor
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -57,6 +57,17 @@ def test_arrays_of_bfloat16_are_records_of_that_name() -> None:
     assert array.dtype == BFLOAT16 and torch.equal(as_tensor(array), weight)
     assert np.array_equal(as_float32(array), weight.float().numpy())
     assert _C.squares(array, threads=1) == _C.squares(weight, threads=1)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_numbers_of_float8(name: str) -> None:
+    """Each of them, and where they have gaps."""
+    numbers = torch.arange(256, dtype=torch.uint8).view(16, 16).view(getattr(torch, name))
+    expected = numbers.float().numpy()
+    for rows in (slice(None), slice(1, 9)):
+        found = as_float32(as_array(numbers)[:, rows])
+        assert found.dtype == np.float32
+        assert np.array_equal(found, expected[:, rows], equal_nan=True)
 
 
 def filled(ids: Any) -> Any:
