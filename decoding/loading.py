@@ -88,8 +88,8 @@ def load(
         dtype: type of the weights: "float32", "bfloat16", "int8", on a GPU "float16". On the CPU
             int8 quantises activations, too; on a GPU they stay in 16 bits (see kv_cache_dtype).
             "auto" is that of a converted model; on a GPU the type in which the checkpoint is
-            stored; on the CPU bfloat16 for a checkpoint in half precision if the machine has
-            AVX512_BF16, else float32.
+            stored, or that its configuration names where it is quantised; on the CPU bfloat16 for
+            a checkpoint in half precision if the machine has AVX512_BF16, else float32.
         limits: the sizes for which the memory is planned, once. None: it grows with the calls.
         threads: CPU threads that compute each step. None: as many as torch uses; with
             tensor_parallel each rank has its part of them.

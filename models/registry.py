@@ -69,7 +69,8 @@ class Loaded:
     spec: ModelSpec | EncoderSpec
     # Canonical names; tensors in float32 that are read when asked for, but arrays where `packed`.
     state: Mapping[str, Any]
-    stored: str  # the type that the checkpoint holds most of its numbers in
+    # The type that the checkpoint holds most of its numbers in; of a quantised one config.json's.
+    stored: str
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
     generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
     files: Directory | None  # None for a model that was in memory
@@ -184,15 +185,20 @@ def convert(
     import numpy as np
 
     from decoding.models.weights.checkpoint import Checkpoint
+    from decoding.models.weights.dequantised import dequantised
+    from decoding.models.weights.dtypes import EXACT, name_of
     from decoding.models.weights.lazy import Weights
+    from decoding.models.weights.quantization_config import scheme_of
 
     families = {name: file for name, _, file in FAMILIES}
     if architecture not in families:
         raise ValueError(
             f"the architecture {short(architecture)} is not supported, only {', '.join(families)}"
         )
-    if config.get("quantization_config") is not None:
-        raise ValueError("config.json: quantization_config is not supported, only float weights")
+    quantization, named = config.get("quantization_config"), None
+    if quantization is not None:
+        state = dequantised(state, scheme_of(quantization))
+        named = name_of(config.get("dtype") or config.get("torch_dtype"))
     family = import_module(f"decoding.models.families.{families[architecture]}")
     config = {**family.DEFAULTS, **config}
     checkpoint = Checkpoint(state)
@@ -202,7 +208,7 @@ def convert(
         architecture=architecture,
         spec=spec,
         state=Weights(canonical),
-        stored=checkpoint.dtype,
+        stored=named if named in EXACT else checkpoint.dtype,
         config=config,
         generation_config=config if generation_config is None else generation_config,
         files=directory,

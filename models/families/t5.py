@@ -172,7 +172,12 @@ def stored_names(name: str, *, gated: bool) -> list[str]:
 
 def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> LazyTensor:
     weight = checkpoint.take(source, *shape)
-    return computed(shape, lambda w: w * FACTOR, weight) if SMALLER.fullmatch(source) else weight
+    return scaled(weight) if SMALLER.fullmatch(source) else weight
+
+
+def scaled(weight: LazyTensor) -> LazyTensor:
+    found = computed(weight.shape, lambda w: w * FACTOR, weight)
+    return found if weight.scale is None else replace(found, scale=scaled(weight.scale))
 
 
 def bucket_numbers(count: int, reach: int, *, both: bool) -> Array:

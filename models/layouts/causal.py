@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from decoding.models.layouts.options import flag
@@ -107,7 +107,11 @@ def taken(
 def as_we_store(name: str, weight: LazyTensor, spec: StackSpec, layout: Layout) -> LazyTensor:
     if layout.by_head and ".qkv." in name:
         heads, shape = (-1, 3, spec.head_dim, *weight.shape[1:]), weight.shape
-        return moved(shape, lambda rows: rows.reshape(heads).swapaxes(0, 1).reshape(shape), weight)
+        by_kind = moved(
+            shape, lambda rows: rows.reshape(heads).swapaxes(0, 1).reshape(shape), weight
+        )
+        scale = None if weight.scale is None else as_we_store(name, weight.scale, spec, layout)
+        return replace(by_kind, scale=scale)
     if layout.gain and name.endswith("norm.weight"):
         return computed(weight.shape, lambda stored: stored + layout.gain, weight)
     return weight

@@ -150,10 +150,10 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """The type that most of the numbers are stored in."""
+        """The type that most of the numbers are stored in, of those that are not quantised."""
         numbers: Counter[str] = Counter()
         for tensor in self._state.values():
-            if is_float(tensor.dtype):
+            if is_float(tensor.dtype) and not tensor.inputs:
                 numbers[tensor.dtype] += math.prod(tensor.shape)
         return max(numbers, key=numbers.__getitem__, default="float32")
 

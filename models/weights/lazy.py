@@ -40,7 +40,9 @@ class LazyTensor:
 
     shape, dtype: as stored; of a function, of its result. open: a context in which the numbers are
     an array, in their type. inputs: of a function. parts: what it is made of along its first
-    dimension. name: of a stored tensor. key: equal for tensors that are the same numbers.
+    dimension. name: of a stored tensor. key: equal for tensors that are the same numbers. scale: of
+    a matrix that was stored in int8, [rows]: each row is whole numbers from -128 to 127 times its
+    scale.
     """
 
     shape: tuple[int, ...]
@@ -50,6 +52,7 @@ class LazyTensor:
     parts: tuple[LazyTensor, ...] = ()
     name: str = ""
     key: object = field(default_factory=object)
+    scale: LazyTensor | None = None
 
     def check_finite(self) -> None:
         """Raises ValueError that names a stored tensor which holds NaN or infinity."""
@@ -180,7 +183,9 @@ def joined(*parts: LazyTensor) -> LazyTensor:
     if len(parts) == 1:
         return parts[0]
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-    return replace(moved(shape, concatenated, *parts), parts=parts)
+    scales = [part.scale for part in parts if part.scale is not None]
+    scale = joined(*scales) if len(scales) == len(parts) else None
+    return replace(moved(shape, concatenated, *parts), parts=parts, scale=scale)
 
 
 def concatenated(*arrays: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding.models.weights.dtypes import DTYPES, Array, Numbers, Stored
+from decoding.models.weights.dtypes import DTYPES, Array, Numbers, Stored, as_float32
 from decoding.models.weights.memory import block
 
 PANEL = 64  # outputs in a panel; kPanel in csrc/kernels/linear/linear.h
@@ -37,6 +37,23 @@ def rows_of_panels(panels: Array, outputs: int, inputs: int) -> Array:
     lines = panels.view(np.uint32).reshape(len(panels), -1, PANEL)
     rows = np.ascontiguousarray(lines.swapaxes(1, 2)).reshape(-1, lines.shape[1])
     return rows.view(panels.dtype)[:outputs, :inputs]
+
+
+def int8_numbers(rows: Array, scale: Array) -> Array:
+    """int8 [n, K], of rows that are whole numbers from -128 to 127 times their scales, float32 [n].
+    Their rounding error is far below a half."""
+    steps = np.where(scale == 0, 1, scale)[:, None]
+    return np.rint(as_float32(rows) / steps).astype(np.int8)
+
+
+def int8_panels(numbers: Array) -> Array:
+    """Of int8 numbers [N, K]."""
+    outputs, inputs = numbers.shape
+    shape = panel_shape(outputs, inputs, "int8")
+    rows = np.zeros((shape[0] * PANEL, shape[1] * 4), np.int8)
+    rows[:outputs, :inputs] = numbers
+    lines = rows.view(np.uint32).reshape(shape[0], PANEL, shape[1]).swapaxes(1, 2)
+    return np.ascontiguousarray(lines).view(np.int8).reshape(shape)
 
 
 def int8_stride(inputs: int) -> int:

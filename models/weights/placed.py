@@ -16,6 +16,7 @@ from decoding.models.weights.dtypes import (
     DTYPES,
     Array,
     Stored,
+    as_array,
     as_float32,
     name_of,
     without_gaps,
@@ -26,11 +27,14 @@ from decoding.models.weights.lazy import (
     Weights,
     identity,
     in_chunks,
+    is_finite,
     pieces,
 )
 from decoding.models.weights.panels import (
     NOISE,
     Packer,
+    int8_numbers,
+    int8_panels,
     noise,
     panel_shape,
     rows_of_panels,
@@ -56,10 +60,11 @@ def pack(
     (float32, bfloat16 or int8), in panels (panels.py). An int8 `.weight` has its `.scale` beside
     it, and on the CPU its `.sums`; on a GPU it lies in rows of int8_stride(K) bytes. Linear weights
     that int8 is too coarse for are of the type `half` instead, and so are an int8 model's tables:
-    on the CPU bfloat16. Token tables are bfloat16 there unless `dtype` is float32, position tables
-    float32. Norms, biases, rotary, position_bias and a convolution's kernel are float32 everywhere,
-    but not the linear weight that makes a kernel. What shares storage in `state` shares it here
-    where it has one type; a token table then is the panels of the output's weight.
+    on the CPU bfloat16. Those that were stored in int8 keep their numbers and scales. Token tables
+    are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary,
+    position_bias and a convolution's kernel are float32 everywhere, but not the linear weight that
+    makes a kernel. What shares storage in `state` shares it here where it has one type; a token
+    table then is the panels of the output's weight.
     packer: what converts them, and gives the block.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor, MemoryError
@@ -87,7 +92,9 @@ def pack(
     keys = {name: (weights.lazy(name).key, types[name]) for name in expected}
     blocks = Blocks(expected, types, keys, device, packer)
     for name in blocks.held():
-        if in_panels(name, device):
+        if types[name] == "int8" and weights.lazy(name).scale is not None:
+            copy_int8(blocks.tensors, name, weights.lazy(name), packer)
+        elif in_panels(name, device):
             copy_linear(blocks.tensors, name, weights.lazy(name), packer)
         elif types[name] == "int8":
             copy_int8_rows(blocks.tensors, name, weights.lazy(name), packer)
@@ -128,11 +135,35 @@ def repack(
 
 def is_coarse(weight: LazyTensor, packer: Packer) -> bool:
     """Whether int8 is too coarse for a weight."""
+    if weight.scale is not None:  # it was stored in int8
+        return False
     steps = length = 0.0
     for rows in pieces(weight):
         more = packer.squares(rows)
         steps, length = steps + more[0], length + more[1]
     return noise(steps, length, weight.shape[1]) > NOISE
+
+
+def copy_int8(blocks: Mapping[str, Stored], name: str, weight: LazyTensor, packer: Packer) -> None:
+    """Writes a weight that was stored in int8 with the numbers and the scales that it has. Raises
+    ValueError as copy_rows() does."""
+    assert weight.scale is not None
+    row, scales = 0, weight.scale.read()
+    numbers = np.empty(weight.shape, np.int8)
+    for piece in pieces(weight):
+        for rows in in_chunks(piece):
+            if not is_finite(rows):
+                refuse(name, weight, rows, "float32")
+            end = row + len(rows)
+            numbers[row:end] = int8_numbers(rows, scales[row:end])
+            row = end
+    block, panels, (scale, sums) = blocks[name], int8_panels(numbers), companions(name)
+    write(blocks[scale], scales, packer)
+    if sums in blocks:  # on the CPU
+        as_array(block)[:] = panels
+        as_array(blocks[sums])[:] = numbers.sum(axis=1, dtype=np.int32)
+    else:
+        interleave(block, panels, weight.shape[1], packer)
 
 
 def copy_linear(

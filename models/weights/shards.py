@@ -185,6 +185,7 @@ def sliced(tensor: LazyTensor, cut: Cut) -> LazyTensor:
         [numbers] = cut.ranges
         index = (slice(None),) * cut.axis + (slice(numbers.start, numbers.stop),)
         found = moved(cut.shape(tensor.shape), itemgetter(index), tensor)
+        found = replace(found, scale=tensor.scale)
     return replace(found, key=(tensor.key, cut))
 
 
@@ -194,6 +195,12 @@ def rows_of(tensor: LazyTensor, rows: range) -> list[LazyTensor]:
     for part in tensor.parts or (tensor,):
         begin, end = max(rows.start - first, 0), min(rows.stop - first, part.shape[0])
         if begin < end:
-            found.append(moved((end - begin, *part.shape[1:]), itemgetter(slice(begin, end)), part))
+            found.append(some_rows(part, slice(begin, end)))
         first += part.shape[0]
     return found
+
+
+def some_rows(tensor: LazyTensor, rows: slice) -> LazyTensor:
+    found = moved((rows.stop - rows.start, *tensor.shape[1:]), itemgetter(rows), tensor)
+    scale = None if tensor.scale is None else some_rows(tensor.scale, rows)
+    return replace(found, scale=scale)

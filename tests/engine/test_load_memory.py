@@ -14,8 +14,11 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.models.quantised.checkpoints import LAYOUTS, quantise
+
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 MB = 1 << 20
+QUANTISED = {"fp8": "float-channel", "int8": "int-channel"}  # forms, and their layouts
 
 # Prints what the process's resident set grows by at its peak, and what the engine keeps, in bytes.
 PROGRAM = """
@@ -79,8 +82,8 @@ KINDS = {
 
 
 def write(directory: Path, family: str, form: str, **changes: Any) -> int:
-    """A random checkpoint in bfloat16; returns the bytes of its largest tensor in
-    float32."""
+    """A random checkpoint in bfloat16, or with layers in fp8 or int8; returns the bytes of its
+    largest tensor in float32."""
     directory.mkdir(exist_ok=True)
     kind = KINDS[family]
     config = kind.config_class(**SIZES[family] | changes)
@@ -90,9 +93,14 @@ def write(directory: Path, family: str, form: str, **changes: Any) -> int:
         name: torch.empty(tensor.shape, dtype=torch.bfloat16).normal_(0, 0.02)
         for name, tensor in model.named_parameters()
     }
-    (directory / "config.json").write_text(
-        json.dumps(config.to_dict() | {"architectures": [kind.__name__]})
-    )
+    written = config.to_dict() | {"architectures": [kind.__name__]}
+    if form in QUANTISED:
+        layout = LAYOUTS[QUANTISED[form]]
+        written["quantization_config"] = layout.config()
+        for name in [name for name in state if "_proj" in name]:
+            found = quantise(state[name].float(), layout)
+            state[name], state[f"{name}_scale"] = found.numbers, found.scale
+    (directory / "config.json").write_text(json.dumps(written))
     if form == "torch":
         torch.save(state, directory / "pytorch_model.bin")
     else:
@@ -123,6 +131,9 @@ def check_memory(directory: Path, family: str, form: str, device: str, dtype: st
         ("llama", "torch", "bfloat16"),
         ("llama", "safetensors", "float32"),
         ("llama", "safetensors", "int8"),
+        ("llama", "fp8", "bfloat16"),
+        ("llama", "fp8", "int8"),
+        ("llama", "int8", "int8"),
         ("gpt2", "safetensors", "bfloat16"),
         ("marian", "safetensors", "bfloat16"),
         ("t5", "safetensors", "bfloat16"),

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 import decoding
+from tests.models.quantised.checkpoints import LAYOUTS, write_quantised
 from tests.support.checkpoints import gpt2, marian, stored, write
 from tests.support.families import ENCODERS, FAMILIES, encoder
 from tests.support.lightconv import DYNAMIC, LIGHT, LightConv
@@ -126,6 +127,12 @@ def safetensors(folder: Path, name: str) -> str:
         generation = model.generation_config.to_json_string()
         (folder / "generation_config.json").write_text(generation)
     write_text_files(folder, model.config.model_type)
+    return ""
+
+
+def quantised(folder: Path, name: str, layout: str) -> str:
+    safetensors(folder, name)
+    write_quantised(folder, model_of(name), LAYOUTS[layout])
     return ""
 
 
@@ -268,6 +275,10 @@ MAKERS: dict[str, Maker] = {
     "torch marian": partial(torch_file, name="marian"),
     "torch gpt2": partial(torch_file, name="gpt2"),
     "torch old": partial(torch_file, name="gpt2", old=True),
+    "fp8 llama": partial(quantised, name="llama", layout="fp8-blocks"),
+    "fp8 bart": partial(quantised, name="bart", layout="float-channel"),
+    "int8 llama": partial(quantised, name="llama", layout="int-channel"),
+    "int8 phi3": partial(quantised, name="phi3", layout="int-asymmetric"),
     "shards marian": partial(shards, name="marian", suffix="safetensors"),
     "shards llama": partial(shards, name="llama", suffix="bin"),
     "sentences": sentences,

@@ -1,0 +1,137 @@
+"""Checkpoints in int8: their numbers and scales are those of the engine's int8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import decoding
+from decoding.models import load
+from decoding.models.weights.places import companions, is_linear
+from decoding.models.weights.shards import Shard
+from tests.models.quantised.checkpoints import (
+    LAYOUTS,
+    assert_equal,
+    loaded_plain,
+    tensors,
+    theirs,
+    write_quantised,
+)
+from tests.support.checkpoints import State
+from tests.support.families import ragged
+from tests.support.packed import int8_rows, pack
+
+
+def int8_linears(name: str, layout: str) -> tuple[State, State]:
+    """Numbers and scales as stored, by the names of the modules."""
+    state, _ = tensors(theirs(name), LAYOUTS[layout])
+    found = {key: tensor for key, tensor in state.items() if tensor.dtype == torch.int8}
+    stems = [key.removesuffix(".weight") for key in found]
+    numbers = {stem: found[f"{stem}.weight"] for stem in stems}
+    rows = {stem: state[f"{stem}.weight_scale"].reshape(-1) for stem in stems}
+    return numbers, {stem: rows[stem].expand(len(numbers[stem])) for stem in stems}
+
+
+def by_head(rows: Tensor) -> Tensor:
+    """Each head's query, key and value together become all queries, all keys, all values."""
+    return rows.view(4, 3, -1, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
+
+
+STACKED = [f"self_attn.{part}_proj" for part in "qkv"]
+# Where the rows of a weight were stored.
+STORED: dict[str, tuple[str, str, Callable[[State], Tensor]]] = {
+    "llama": (
+        "int-flat-channel",
+        "decoder.layers.1.self_attention.qkv",
+        lambda state: torch.cat([state[f"model.layers.1.{part}"] for part in STACKED]),
+    ),
+    "llama head": ("int-flat-channel", "output", lambda state: state["lm_head"]),
+    "phi3": (
+        "int-tensor",
+        "decoder.layers.0.feed_forward.up",
+        lambda state: state["model.layers.0.mlp.gate_up_proj"],
+    ),
+    "gpt-neox": (
+        "int-channel",
+        "decoder.layers.0.self_attention.qkv",
+        lambda state: by_head(state["gpt_neox.layers.0.attention.query_key_value"]),
+    ),
+    "bart": (
+        "int-channel",
+        "decoder.layers.0.cross_attention.kv",
+        lambda state: torch.cat(
+            [state[f"model.decoder.layers.0.encoder_attn.{part}_proj"] for part in "kv"]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_int8_keeps_its_numbers_and_scales(name: str, tmp_path: Path) -> None:
+    layout, weight, rows = STORED[name]
+    family = name.partition(" ")[0]
+    numbers, scale = map(rows, int8_linears(family, layout))
+    if layout == "int-tensor":  # int8 of our own would take other scales
+        assert (numbers.abs().amax(1) < 127).any()
+    write_quantised(tmp_path, theirs(family), LAYOUTS[layout])
+    loaded = load(tmp_path)
+    on_gpu = pack(loaded.state, loaded.spec, "cuda", torch.int8)
+    assert torch.equal(on_gpu[f"{weight}.weight"], int8_rows(numbers))
+    assert torch.equal(on_gpu[f"{weight}.scale"], scale)
+    on_cpu = pack(loaded.state, loaded.spec, "cpu", torch.int8)
+    panels = torch.empty_like(on_cpu[f"{weight}.weight"])
+    lines = torch.zeros(64 * len(panels), -(-numbers.shape[1] // 4) * 4, dtype=torch.int8)
+    lines[: len(numbers), : numbers.shape[1]] = numbers
+    lines = lines.view(len(panels), 64, -1, 4).transpose(1, 2).reshape(panels.shape)
+    assert torch.equal(on_cpu[f"{weight}.weight"], lines)
+    assert torch.equal(on_cpu[f"{weight}.scale"], scale)
+    assert torch.equal(on_cpu[f"{weight}.sums"], numbers.sum(1, dtype=torch.int32))
+
+
+def test_int8_is_multiplied_as_it_is(tmp_path: Path) -> None:
+    """Activations are quantised alone: against float32 with the same weights."""
+    write_quantised(tmp_path, theirs("llama"), LAYOUTS["int-flat-channel"])
+    ids = ragged(theirs("llama"), 40, 9)["input_ids"]
+    found, exact = (
+        decoding.load(tmp_path, "cpu", dtype, threads=1).score(ids).token_logprobs[:, 1:]
+        for dtype in ("int8", "float32")
+    )
+    assert not decoding.load(tmp_path, "cpu", "int8", threads=1).unquantized
+    assert (found - exact).abs().mean() < 0.1 * exact.std()
+
+
+@pytest.mark.parametrize("layout", ["int-asymmetric", "int-group"])
+def test_other_int8_is_quantised_anew(layout: str, tmp_path: Path) -> None:
+    write_quantised(tmp_path, theirs("llama"), LAYOUTS[layout])
+    loaded, plain = load(tmp_path), loaded_plain("llama", layout)
+    assert_equal(
+        pack(loaded.state, loaded.spec, "cpu", torch.int8),
+        pack(plain.state, plain.spec, "cpu", torch.int8),
+    )
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "bart", "t5"])
+def test_ranks_have_the_numbers_of_the_whole(name: str, tmp_path: Path) -> None:
+    """Of weights that a rank has rows of, and of those that it has columns of."""
+    write_quantised(tmp_path, theirs(name), LAYOUTS["int-flat-channel"])
+    loaded, whole = load(tmp_path), loaded_plain(name, "int-flat-channel")
+    for rank in range(2):
+        shard = Shard(rank, 2)
+        spec = shard.spec(loaded.spec)  # type: ignore[arg-type]
+        own = shard.weights(loaded.spec, loaded.state)  # type: ignore[arg-type]
+        assert_equal(own, shard.weights(whole.spec, whole.state))  # type: ignore[arg-type]
+        packed = pack(own, spec, "cuda", torch.int8)
+        for weight in filter(is_linear, own):
+            lazy = own.lazy(weight)
+            if lazy.scale is None:
+                assert name in ("bart", "t5") and weight == "output.weight"  # tied
+                continue
+            scale = torch.from_numpy(lazy.scale.read())
+            numbers = (own[weight] / scale[:, None]).round()
+            assert torch.equal(numbers * scale[:, None], own[weight])
+            assert torch.equal(packed[weight], int8_rows(numbers.to(torch.int8)))
+            assert torch.equal(packed[companions(weight)[0]], scale)
