@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from decoding import _C
 from decoding import _kernels as kernels
+from decoding.models.weights.dtypes import as_tensor
+from decoding.models.weights.panels import int8_panels
 from tests.conftest import assert_same_bits, assert_within_torch, poison, random
 from tests.kernels.linear.test_linear import ACTIVATIONS
 from tests.support.packed import Packed, packed, quantise
@@ -76,6 +78,21 @@ def test_int8_sums_may_be_large(isa: str) -> None:
         y = linear(x, packed(weight, torch.int8), isa=isa)
         assert_same_bits(y, quantised_product(x, weight))
         assert (y.abs() - 4096).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_int8_of_files_may_be_its_smallest_number(isa: str, rows: int) -> None:
+    """-128, which is no number of ours; also in all places."""
+    numbers = torch.randint(-128, 128, (130, 1030), generator=torch.Generator().manual_seed(1))
+    numbers[::3] = -128
+    panels = as_tensor(int8_panels(numbers.to(torch.int8).numpy()))
+    scale, sums = random(130, seed=2), numbers.sum(1, dtype=torch.int32)
+    x = random(rows, 1030)
+    x[0] = 1
+    y = linear(x, Packed(panels, scale, sums, *numbers.shape), isa=isa)
+    steps, size = steps_of(x)
+    expected = (steps.double() @ numbers.double().T).float() * size * scale
+    assert_same_bits(y + 0.0, expected + 0.0)
 
 
 def test_int8_rounds_ties_to_even(isa: str) -> None:
