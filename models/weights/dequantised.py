@@ -11,12 +11,12 @@ out: activations are computed in the engine's types.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from decoding.models.weights.dtypes import Array, is_float
-from decoding.models.weights.lazy import LazyTensor, Weight, as_lazy, computed
+from decoding.models.weights.lazy import LazyTensor, Weight, as_lazy, computed, moved, part
 from decoding.models.weights.quantization_config import Block, Scheme
 
 NUMBERS = ("float8_e4m3fn", "float8_e5m2", "int8")
@@ -49,31 +49,78 @@ def last_word(name: str) -> str:
     return name.rpartition(".")[2]
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """A weight [N, K] as it is stored, or a part of one.
+
+    scale, zero_points: [R, C], one for each block; none of the latter where it is symmetric. size:
+    rows and columns of a block. first: where in the first block the part begins.
+    """
+
+    numbers: LazyTensor
+    scale: LazyTensor
+    zero_points: tuple[LazyTensor, ...]
+    size: tuple[int, int]
+    first: tuple[int, int] = (0, 0)
+
+    def dequantised(self) -> LazyTensor:
+        """float32 [N, K]."""
+        inputs = self.numbers, self.scale, *self.zero_points
+        found = computed(self.numbers.shape, self._values, *inputs)
+        found = replace(found, cut=lambda axis, some: self.part(axis, some).dequantised())
+        if self.numbers.dtype != "int8" or self.scale.shape[1] > 1 or self.zero_points:
+            return found
+        shape = self.numbers.shape[:1]
+        return replace(
+            found, scale=computed(shape, lambda scale: self._of_rows(scale)[:, 0], self.scale)
+        )
+
+    def part(self, axis: int, some: range) -> Blocks:
+        """Some of its rows or columns."""
+        size, before = self.size[axis], self.first[axis]
+        blocks = range((some.start + before) // size, -(-(some.stop + before) // size))
+        begin = (some.start + before) % size
+        return Blocks(
+            part(self.numbers, axis, some),
+            part(self.scale, axis, blocks),
+            tuple(part(each, axis, blocks) for each in self.zero_points),
+            self.size,
+            (begin, self.first[1]) if axis == 0 else (self.first[0], begin),
+        )
+
+    def _of_rows(self, blocks: Array) -> Array:
+        """[N, C] of what blocks [R, C] have."""
+        begin = self.first[0]
+        rows: Array = np.repeat(blocks, self.size[0], axis=0)
+        return rows[begin : begin + self.numbers.shape[0]]
+
+    def _values(self, stored: Array, scale: Array, *zero_points: Array) -> Array:
+        # In place: of numbers in 8 bits the float32 array is a new one.
+        for zero_point in zero_points:
+            self._by_block(np.subtract, stored, zero_point)
+        self._by_block(np.multiply, stored, scale)
+        return stored
+
+    def _by_block(self, function: np.ufunc, numbers: Array, blocks: Array) -> None:
+        """function of numbers [N, K] and what their blocks have, in place."""
+        columns, before = self.size[1], self.first[1]
+        for i, block in enumerate(self._of_rows(blocks).T):
+            some = numbers[:, max(i * columns - before, 0) : (i + 1) * columns - before]
+            function(some, block[:, None], out=some)
+
+
 def weight(tensors: Mapping[str, LazyTensor], stem: str, scheme: Scheme) -> LazyTensor:
     """float32 [N, K], of the numbers in `stem`weight."""
     numbers = tensors[f"{stem}weight"]
     if len(numbers.shape) != 2:
         raise ValueError(f"{stem}weight must have 2 axes, got the shape {list(numbers.shape)}")
-    outputs, inputs = numbers.shape
-    scale, (rows, columns) = scale_of(tensors, stem, scheme)
+    scale, size = scale_of(tensors, stem, scheme)
     zero_points = zero_points_of(tensors, stem, scale)
-
-    def of_rows(blocks: Array) -> Array:
-        """[N, C] of what blocks have, C of them in a row."""
-        by_row = blocks.reshape(-1, -(-inputs // columns))
-        return np.repeat(by_row, rows, axis=0)[:outputs]
-
-    def values(stored: Array, scale: Array, *zero_points: Array) -> Array:
-        # In place: of numbers in 8 bits the float32 array is a new one.
-        for zero_point in zero_points:
-            by_block(np.subtract, stored, of_rows(zero_point), columns)
-        return by_block(np.multiply, stored, of_rows(scale), columns)
-
-    found = computed(numbers.shape, values, numbers, scale, *zero_points)
-    if numbers.dtype != "int8" or columns < inputs or zero_points:
-        return found
-    of_row = computed((outputs,), lambda scale: of_rows(scale)[:, 0], scale)
-    return replace(found, scale=of_row)
+    grid = blocks_in(numbers.shape, size)
+    scale, *rest = (
+        moved(grid, lambda stored: stored.reshape(grid), each) for each in (scale, *zero_points)
+    )
+    return Blocks(numbers, scale, tuple(rest), size).dequantised()
 
 
 def scale_of(
@@ -106,23 +153,13 @@ def zero_points_of(
     return (tensors[name],)
 
 
-def by_block(function: np.ufunc, numbers: Array, blocks: Array, columns: int) -> Array:
-    """function of numbers [N, K] and what their blocks have [N, C], in place."""
-    for i, block in enumerate(blocks.T):
-        part = numbers[:, i * columns : (i + 1) * columns]
-        function(part, block[:, None], out=part)
-    return numbers
-
-
 def block_in(
     name: str, scale: LazyTensor, shape: tuple[int, ...], blocks: tuple[Block, ...]
 ) -> tuple[int, int]:
     """The size of the blocks that a weight [N, K] with this scale has. Raises ValueError where the
     scale is of none of them, or of several."""
     sizes = dict.fromkeys(block.within(shape) for block in blocks)
-    shapes = {
-        size: tuple(-(-n // part) for n, part in zip(shape, size, strict=True)) for size in sizes
-    }
+    shapes = {size: blocks_in(shape, size) for size in sizes}
     given = significant(scale.shape)
     fitting = [size for size in sizes if significant(shapes[size]) == given]
     if len(fitting) == 1:
@@ -133,6 +170,11 @@ def block_in(
         + ", which fits several config_groups"
         * (len(fitting) > 1)
     )
+
+
+def blocks_in(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
+    """How many blocks of rows and of columns a weight [N, K] has."""
+    return -(-shape[0] // size[0]), -(-shape[1] // size[1])
 
 
 def significant(shape: tuple[int, ...]) -> tuple[int, ...]:

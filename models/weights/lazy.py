@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,7 +43,7 @@ class LazyTensor:
     an array, in their type. inputs: of a function. parts: what it is made of along its first
     dimension. name: of a stored tensor. key: equal for tensors that are the same numbers. scale: of
     a matrix that was stored in int8, [rows]: each row is whole numbers from -128 to 127 times its
-    scale.
+    scale. cut: gives some of it along an axis, of no more numbers than these need.
     """
 
     shape: tuple[int, ...]
@@ -53,6 +54,7 @@ class LazyTensor:
     name: str = ""
     key: object = field(default_factory=object)
     scale: LazyTensor | None = None
+    cut: Callable[[int, range], LazyTensor] | None = None
 
     def check_finite(self) -> None:
         """Raises ValueError that names a stored tensor which holds NaN or infinity."""
@@ -191,6 +193,18 @@ def joined(*parts: LazyTensor) -> LazyTensor:
 def concatenated(*arrays: Array) -> Array:
     same = len({array.dtype for array in arrays}) == 1
     return np.concatenate(arrays if same else [as_float32(array) for array in arrays])
+
+
+def part(tensor: LazyTensor, axis: int, some: range) -> LazyTensor:
+    """Some of a tensor along an axis."""
+    if tensor.cut is not None:
+        return tensor.cut(axis, some)
+    shape = (*tensor.shape[:axis], len(some), *tensor.shape[axis + 1 :])
+    index = (slice(None),) * axis + (slice(some.start, some.stop),)
+    scale = tensor.scale
+    if scale is not None and axis == 0:
+        scale = part(scale, 0, some)
+    return replace(moved(shape, itemgetter(index), tensor), scale=scale)
 
 
 def moved(shape: tuple[int, ...], function: Callable[..., Array], *inputs: Weight) -> LazyTensor:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from operator import itemgetter
 
 from decoding.models.spec import LayerSizes, ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import check
-from decoding.models.weights.lazy import LazyTensor, Weight, Weights, joined, moved
+from decoding.models.weights.lazy import LazyTensor, Weight, Weights, joined, part
 from decoding.models.weights.shapes import shapes
 
 
@@ -40,9 +39,6 @@ class Cut:
 
     axis: int
     ranges: tuple[range, ...]
-
-    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        return (*whole[: self.axis], sum(map(len, self.ranges)), *whole[self.axis + 1 :])
 
 
 @dataclass(frozen=True)
@@ -180,27 +176,19 @@ def shifted(numbers: range, by: int) -> range:
 def sliced(tensor: LazyTensor, cut: Cut) -> LazyTensor:
     """Tensors that are the same numbers stay so: token tables that are output projections too."""
     if cut.axis == 0:
-        found = joined(*(part for each in cut.ranges for part in rows_of(tensor, each)))
+        found = joined(*(rows for each in cut.ranges for rows in rows_of(tensor, each)))
     else:
         [numbers] = cut.ranges
-        index = (slice(None),) * cut.axis + (slice(numbers.start, numbers.stop),)
-        found = moved(cut.shape(tensor.shape), itemgetter(index), tensor)
-        found = replace(found, scale=tensor.scale)
+        found = part(tensor, cut.axis, numbers)
     return replace(found, key=(tensor.key, cut))
 
 
 def rows_of(tensor: LazyTensor, rows: range) -> list[LazyTensor]:
     """Of a tensor that is made of parts, those that hold them."""
     found, first = [], 0
-    for part in tensor.parts or (tensor,):
-        begin, end = max(rows.start - first, 0), min(rows.stop - first, part.shape[0])
+    for each in tensor.parts or (tensor,):
+        begin, end = max(rows.start - first, 0), min(rows.stop - first, each.shape[0])
         if begin < end:
-            found.append(some_rows(part, slice(begin, end)))
-        first += part.shape[0]
+            found.append(part(each, 0, range(begin, end)))
+        first += each.shape[0]
     return found
-
-
-def some_rows(tensor: LazyTensor, rows: slice) -> LazyTensor:
-    found = moved((rows.stop - rows.start, *tensor.shape[1:]), itemgetter(rows), tensor)
-    scale = None if tensor.scale is None else some_rows(tensor.scale, rows)
-    return replace(found, scale=scale)

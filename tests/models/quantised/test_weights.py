@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 import decoding
 from decoding.models import load
 from decoding.models.weights.fingerprint import fingerprint
+from decoding.models.weights.lazy import Weights, part
+from decoding.models.weights.shards import Shard
 from tests.models.quantised.checkpoints import (
     LAYOUTS,
     assert_equal,
@@ -40,6 +42,31 @@ def test_weights_are_numbers_times_scales(name: str, layout: str, tmp_path: Path
     loaded = load(tmp_path)
     assert loaded.stored == "bfloat16"
     assert_equal(loaded.state, loaded_plain(name, layout).state)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["llama", "phi3", "bart"])
+def test_ranks_have_parts_of_the_whole(name: str, layout: str, tmp_path: Path) -> None:
+    """Also where these begin and end inside of a block."""
+    write_quantised(tmp_path, theirs(name), LAYOUTS[layout])
+    loaded, plain = load(tmp_path), loaded_plain(name, layout)
+    for rank in range(4):
+        parts = [
+            Shard(rank, 4).weights(each.spec, each.state)  # type: ignore[arg-type]
+            for each in (loaded, plain)
+        ]
+        assert_equal(*parts)
+
+
+def test_a_part_needs_its_own_numbers_alone(tmp_path: Path) -> None:
+    write_quantised(tmp_path, theirs("llama"), LAYOUTS["fp8-blocks"])
+    weights = load(tmp_path).state
+    assert isinstance(weights, Weights)
+    down = weights.lazy("decoder.layers.0.feed_forward.down.weight")
+    for axis, some, scales in [(0, range(20, 30), (1, 3)), (1, range(18, 41), (2, 3))]:
+        found = part(down, axis, some)
+        assert [each.shape for each in found.inputs] == [found.shape, scales]
+        assert found.shape[axis] == len(some)
 
 
 @pytest.mark.parametrize("layout", ["fp8-blocks", "float-channel", "int-channel"])
