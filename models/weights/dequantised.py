@@ -132,6 +132,8 @@ def scale_of(
         raise ValueError(
             f"the checkpoint lacks the tensor {stem}{scheme.scales[0]}, the scale of {stem}weight"
         )
+    if len(held) > 1:
+        raise ValueError(f"{stem}weight has several scales: {', '.join(held)}")
     name, scale = held[0], tensors[held[0]]
     if not is_float(scale.dtype):
         raise ValueError(f"{name} must hold floating-point numbers, got {scale.dtype}")

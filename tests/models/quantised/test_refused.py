@@ -25,6 +25,11 @@ DAMAGED: dict[str, tuple[str, Damage, str]] = {
         lambda state: state.pop(SCALE),
         f"lacks the tensor {SCALE}, the scale of {WEIGHT}",
     ),
+    "two scales": (
+        "fp8-blocks",
+        lambda state: state.update({SCALE: torch.ones(1)}),
+        f"{WEIGHT} has several scales: {SCALE}_inv, {SCALE}",
+    ),
     "no weight": (
         "float-channel",
         lambda state: state.pop(WEIGHT),
