@@ -172,6 +172,8 @@ class PyEngine {
     found["pages_total"] = stats.pages_total;
     found["steps"] = stats.steps;
     found["tokens"] = stats.tokens;
+    found["iterations"] = py::cast(stats.iterations.counts);
+    found["iteration_tokens"] = stats.iterations.sum;
     found["prefix_queries"] = stats.cache.queries;
     found["prefix_hits"] = stats.cache.hits;
     found["swapped"] = stats.overcommit.swapped;

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 import decoding
 
@@ -128,6 +134,21 @@ class EngineCollector:
         for each, stats in found:
             used.add_metric([each.name], stats["pages_used"] / max(1, stats["pages_total"]))
         yield used
+        iterations = HistogramMetricFamily(
+            f"{self._prefix}:iteration_tokens_total",
+            "tokens that a step and the reading before it had, prompts' included",
+            labels=["model_name"],
+        )
+        for each, stats in found:
+            buckets = cumulative(stats["iterations"])
+            iterations.add_metric([each.name], buckets, stats["iteration_tokens"])
+        yield iterations
+
+
+def cumulative(counts: Sequence[int]) -> list[tuple[str, int]]:
+    """The buckets of Engine.stats()["iterations"]: their upper limits and what is at or below."""
+    limits = [str(float(2**i)) for i in range(len(counts) - 1)]
+    return list(zip([*limits, "+Inf"], accumulate(counts), strict=True))
 
 
 def is_alive(engine: decoding.Engine) -> bool:

@@ -250,11 +250,13 @@ class Engine:
         """What the engine is doing and has done.
 
         running, waiting: requests, those that step alone among them; what follows is of the others.
-        pages_used, pages_total: of its memory. steps, tokens: so far. prefix_queries: tokens of
-        prompts and sources that were looked for in the prefix cache; prefix_hits: those of them
-        that were found computed. swapped: requests that are swapped out, some of those that are
-        running. swaps, swapped_bytes: how often one was swapped out so far, and the bytes that were
-        copied to the host (see overcommit). seconds: by phase.
+        pages_used, pages_total: of its memory. steps, tokens: so far. iterations: how many of them,
+        each a step and what was read before it, had at most 1, 2, 4, ... 2^14 tokens (but more than
+        those before), and more; iteration_tokens: of all of them, prompts' and sources' included.
+        prefix_queries: tokens of prompts and sources that were looked for in the prefix cache;
+        prefix_hits: those of them that were found computed. swapped: requests that are swapped out,
+        some of those that are running. swaps, swapped_bytes: how often one was swapped out so far,
+        and the bytes that were copied to the host (see overcommit). seconds: by phase.
         """
         found, alone = self._dispatcher.stats(), self._alone.stats()
         return found | {name: found[name] + count for name, count in alone.items()}

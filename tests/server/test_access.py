@@ -22,6 +22,26 @@ from tests.server.models import STORIES, engine
 from tests.support.demo import DEMO
 
 PARTS = ("prefill", "decode")  # of a stream's time
+VLLM_NAMES = (
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "num_preemptions_total",
+    "request_success_total",
+    "time_to_first_token_seconds_bucket",
+    "inter_token_latency_seconds_bucket",
+    "e2e_request_latency_seconds_bucket",
+    "request_queue_time_seconds_bucket",
+    "request_prefill_time_seconds_bucket",
+    "request_decode_time_seconds_bucket",
+    "request_prompt_tokens_bucket",
+    "request_generation_tokens_bucket",
+    "iteration_tokens_total_bucket",
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +155,28 @@ def test_what_a_server_says_of_itself(live: Live, caplog: pytest.LogCaptureFixtu
     assert 0 < parts[0] < whole and parts[1] >= 0
     assert grown[f"decoding:request_decode_time_seconds_count{label}"] == 1
     assert grown[f"decoding:e2e_request_latency_seconds_count{label}"] == 2
+    # Of both requests: the prompt but for its last token, which the first of 7 steps reads.
+    assert grown[f"decoding:iteration_tokens_total_sum{label}"] == 2 * (3 + 7)
+    assert grown[f"decoding:iteration_tokens_total_count{label}"] == 2 * 7
+    at_most = [f'{{le="{limit}",model_name="stories"}}' for limit in ("1.0", "2.0", "4.0", "+Inf")]
+    counts = [grown[f"decoding:iteration_tokens_total_bucket{each}"] for each in at_most]
+    assert counts == [12, 12, 14, 14], "the first step of each, with what is read before it"
     reasons = '{finished_reason="length",model_name="stories"}'
     assert grown[f"decoding:request_success_total{reasons}"] == 2
     assert after[f"decoding:num_requests_running{label}"] == 0
     assert f"decoding:kv_cache_usage_perc{label}" in after
     assert "nobody-has-this" not in str(after), "clients make no series"
+
+
+def test_names_that_dashboards_of_vllm_know(live: Live) -> None:
+    """Of vLLM's docs/design/metrics.md."""
+    live.ask("/v1/completions", {"model": "stories", "prompt": "The dog", "max_tokens": 2})
+    body = {"model": "stories", "prompt": "The dog", "max_tokens": 2, "stream": True}
+    list(live.ask("/v1/completions", body).events)
+    found = metrics(live)
+    for name in VLLM_NAMES:
+        series = [each for each in found if each.startswith(f"decoding:{name}{{")]
+        assert any('model_name="stories"' in each for each in series), name
 
 
 def answered(caplog: pytest.LogCaptureFixture, path: str = "/v1/completions") -> list[Any]:

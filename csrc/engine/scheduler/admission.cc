@@ -93,13 +93,14 @@ void Scheduler::admit(int64_t id, Entry& entry) {
 
 // As many tokens as the budget allows, in the order of joining; sources as a whole, one at least.
 // Where there are no rows for the first of them, it waits until there is enough to read at once.
-void Scheduler::read() {
-  if (tokens_ahead_ == 0) return;
+// Returns how many it has read.
+int Scheduler::read() {
+  if (tokens_ahead_ == 0) return 0;
   const int free = limits_.rows - rows_used_;
   const int needed = first_unread().key.rows();
   const bool others = rows_ahead_ > needed || queue_.size() > 0;
   const int budget = budget_.tokens(rows_used_, std::min(free, rows_ahead_), others);
-  if (tokens_ahead_ < budget && needed > free) return;
+  if (tokens_ahead_ < budget && needed > free) return 0;
   parts_.clear();
   int count = 0;
   for (const int64_t id : ahead_) {
@@ -117,6 +118,7 @@ void Scheduler::read() {
   const double begin = now_seconds();
   runner_.read(parts_);
   budget_.has_read(count, now_seconds() - begin);
+  return count;
 }
 
 // Of those that are admitted, where one has tokens to be read.
@@ -136,12 +138,14 @@ int Scheduler::part_of(int missing, int room) const {
   return fits ? missing : has_encoder_ ? 0 : room;
 }
 
-void Scheduler::step() {
+// Returns how many rows have taken part.
+int Scheduler::step() {
   const double begin = now_seconds();
   stop(begin);
-  if (!(overcommit_ ? overcommit_->step() : runner_.step())) return;
+  if (!(overcommit_ ? overcommit_->step() : runner_.step())) return 0;
   ++stats_.steps;
   budget_.has_stepped(now_seconds() - begin);
+  return overcommit_ ? overcommit_->rows_running() : rows_used_;
 }
 
 // Who is out of time ends with the next step.

@@ -49,6 +49,7 @@ class Overcommit {
   void end(int64_t id);
 
   const OvercommitStats& stats() const { return stats_; }
+  int rows_running() const { return rows_running_; }
 
  private:
   enum class State { admitted, running, out, ended };

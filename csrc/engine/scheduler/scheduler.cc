@@ -131,16 +131,18 @@ void Scheduler::run() {
         if (overcommit_) overcommit_->resume();
         admit();
       }
+      int tokens = 0;
       {
         const Timed timed(stats_.reading);
         join();  // those that were read ahead
-        read();
+        tokens += read();
         join();
       }
       {
         const Timed timed(stats_.stepping);
-        step();
+        tokens += step();
       }
+      stats_.iterations.add(tokens);
       const Timed timed(stats_.scheduling);
       stream();
       collect();

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine/runner.h"
+#include "engine/scheduler/iteration_tokens.h"
 #include "engine/scheduler/output.h"
 #include "engine/scheduler/overcommit.h"
 #include "engine/scheduler/page_allocator.h"
@@ -47,6 +48,7 @@ struct SchedulerStats {
   int64_t pages_used = 0, pages_total = 0;
   int64_t steps = 0;
   int64_t tokens = 0;  // of results
+  IterationTokens iterations;
   PrefixCacheStats cache;
   OvercommitStats overcommit;
   double reading = 0, stepping = 0, scheduling = 0;  // seconds
@@ -104,11 +106,11 @@ class Scheduler {
   int class_for(const ClassKey& key) const;
   bool has_pages(const Waiting& waiting) const;
   void admit(int64_t id, Entry& entry);
-  void read();
+  int read();
   const Entry& first_unread() const;
   int missing(const Entry& entry) const;
   int part_of(int missing, int room) const;
-  void step();
+  int step();
   void stop(double now);
   void join();
   void join(int request_class, int64_t id, Entry& entry);
