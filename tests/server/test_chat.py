@@ -58,6 +58,23 @@ def test_logprobs(client: Any) -> None:
         assert token.top_logprobs[0].logprob == token.logprob, "greedy search takes the likeliest"
 
 
+def test_logprobs_of_a_stream(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.server.openai.answers.INTERVAL", 0.0)
+    given: dict[str, Any] = {"model": "bytes", "messages": MESSAGES, "max_tokens": 60}
+    given |= {"logprobs": True, "top_logprobs": 2, "temperature": 1, "seed": 1, "n": 2}
+    plain = client.chat.completions.create(**given)
+    chunks = [e.choices[0] for e in client.chat.completions.create(**given, stream=True)]
+    assert all(chunk.logprobs is None for chunk in chunks if chunk.delta.role)
+    for choice in plain.choices:
+        said = [c.logprobs.content for c in chunks if c.index == choice.index and c.logprobs]
+        found = [token for content in said for token in content]
+        expected = choice.logprobs.content
+        assert [token.bytes for token in found] == [token.bytes for token in expected]
+        both = [[token.logprob for token in tokens] for tokens in (found, expected)]
+        assert both[0] == pytest.approx(both[1], abs=1e-4)
+        assert {len(token.top_logprobs) for token in found} == {2}
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 
-from decoding.server.openai.answers import StopStrings
-from decoding.server.openai.completions import shown
+from decoding.server.openai.answers import Answers
+from decoding.server.openai.choices import StopStrings
+from decoding.server.openai.logprobs import shown
+from decoding.server.options import read_search
+from decoding.text.complete import Prompt
 from tests.server.live import Live
 
 ONCE = "Once upon a time"
@@ -42,6 +47,23 @@ def text_of(events: Any) -> tuple[dict[int, str], dict[int, str]]:
             if choice.finish_reason:
                 reasons[choice.index] = choice.finish_reason
     return texts, reasons
+
+
+def logprobs_of(events: Any) -> dict[int, Any]:
+    """The log-probabilities of a stream, by choice, as those of its chunks together."""
+    found: dict[int, Any] = {}
+    for event in events:
+        for choice in event.choices:
+            if (said := choice.logprobs) is None:
+                continue
+            if choice.index not in found:
+                found[choice.index] = said.model_copy(deep=True)
+                continue
+            whole = found[choice.index]
+            for name in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+                if getattr(said, name) is not None:
+                    getattr(whole, name).extend(getattr(said, name))
+    return found
 
 
 @pytest.mark.parametrize("model", ["stories", "bytes"])
@@ -133,8 +155,7 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
     given |= {"seed": 2, "temperature": 1}
     if stream:
         found = list(client.completions.create(**given, stream=True))
-        assert all(event.choices[0].logprobs is None for event in found[:-1])
-        said, text = found[-1].choices[0].logprobs, text_of(found)[0][0]
+        said, text = logprobs_of(found)[0], text_of(found)[0][0]
     else:
         [choice] = client.completions.create(**given).choices
         said, text = choice.logprobs, choice.text
@@ -154,13 +175,56 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
 
 
 @pytest.mark.parametrize("top", [0, 1, 3])
+@pytest.mark.parametrize("search", [name for name in SEARCHES if name != "several prompts"])
+@pytest.mark.parametrize("model", ["stories", "bytes"])
+def test_logprobs_come_with_their_tokens(
+    model: str, search: str, top: int, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoding.server.openai.answers.INTERVAL", 0.0)
+    given: dict[str, Any] = {"model": model, "prompt": ONCE, "max_tokens": 60, "logprobs": top}
+    given |= SEARCHES[search]
+    plain = client.completions.create(**given)
+    events = list(client.completions.create(**given, stream=True))
+    together = logprobs_of(events)
+    for choice in plain.choices:
+        said, expected = together[choice.index], choice.logprobs
+        assert said.tokens == expected.tokens and said.text_offset == expected.text_offset
+        assert said.token_logprobs == pytest.approx(expected.token_logprobs, abs=1e-4)
+        assert (said.top_logprobs is None) == (not top)
+        for own, whole in zip(said.top_logprobs or (), expected.top_logprobs or (), strict=True):
+            assert sorted(own.values()) == pytest.approx(sorted(whole.values()), abs=1e-4)
+    chunks = [choice for event in events for choice in event.choices]
+    if model == "stories" and search in ("greedy", "samples", "beams"):
+        # Elsewhere a chunk may end within a token: before a stop string, or a part of a character.
+        for chunk in chunks:
+            tokens = chunk.logprobs.tokens if chunk.logprobs else []
+            assert chunk.text == "".join(tokens), "no chunk has text without its tokens"
+
+
+@pytest.mark.parametrize("top", [1, 3])
+@pytest.mark.parametrize("search", ["greedy", "samples", "beams"])
+def test_logprobs_do_not_wait_for_the_end(
+    search: str, top: int, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoding.server.openai.answers.INTERVAL", 0.0)
+    given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 300}
+    given |= {"logprobs": top, "stream": True, **SEARCHES[search]}
+    for _ in range(10):  # a machine that is busy may hear of all tokens at once
+        choices = [event.choices[0] for event in client.completions.create(**given)]
+        first = [choice for choice in choices if choice.index == 0 and choice.logprobs]
+        if len(first) > 2 and first[0].finish_reason is None:
+            return
+    raise AssertionError("the log-probabilities came all at once, ten times")
+
+
+@pytest.mark.parametrize("top", [0, 1, 3])
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_of_an_echo(stream: bool, top: int, live: Live, client: Any) -> None:
     """Are those of the prompt's tokens, too, but for the first."""
     given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 5, "logprobs": top}
     given |= {"echo": True, "stream": stream}
     found = client.completions.create(**given)
-    said = (list(found)[-1] if stream else found).choices[0].logprobs
+    said = logprobs_of(found)[0] if stream else found.choices[0].logprobs
     text = text_of(client.completions.create(**given | {"stream": True}))[0][0]
     model = live.model("stories")
     [row] = model.generate([model.tokenizer.encode(ONCE)], max_new_tokens=5).tolist()
@@ -182,6 +246,35 @@ def test_logprobs_of_an_echo(stream: bool, top: int, live: Live, client: Any) ->
     )[1:]:
         assert (max(likely, key=likely.get) == token) == (rank == 1)
         assert rank > top or likely[token] == pytest.approx(value, abs=1e-4)
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_logprobs_of_rows_that_are_read_to_different_places(top: int, live: Live) -> None:
+    """As long as the model allows: what is read of one row again makes room for the other."""
+    served = live.served("bytes")
+    search = read_search({"n": 2, "temperature": 1}, served)
+    prompt = Prompt("prompt", [5, 6, 7], [5, 6, 7])
+    answers = Answers(served, [prompt], search, time.monotonic(), top)
+    whole, parts = answers._choices(0), answers._choices(0)
+    for index in range(2):
+        whole[index].ids = [(7 * i + index) % 200 for i in range(served.positions - 3)]
+    parts[0].ids, parts[1].ids = whole[0].ids[:70], whole[1].ids[:10]
+    asyncio.run(answers._find_logprobs(0, parts))
+    for part, other in zip(parts, whole, strict=True):
+        part.ids = other.ids
+    for choices in (parts, whole):
+        asyncio.run(answers._find_logprobs(0, choices))
+    for part, other in zip(parts, whole, strict=True):
+        assert [each.text for each in part.logprobs] == [each.text for each in other.logprobs]
+        values = [[each.logprob for each in choice.logprobs] for choice in (part, other)]
+        assert len(values[0]) == len(part.ids) and values[0] == pytest.approx(values[1], abs=1e-4)
+
+
+def test_an_echo_alone_has_no_logprobs(client: Any) -> None:
+    given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 5, "echo": True}
+    assert client.completions.create(**given).choices[0].logprobs is None
+    events = list(client.completions.create(**given, stream=True))
+    assert not logprobs_of(events) and text_of(events)[0][0].startswith(ONCE)
 
 
 def test_several_likely_tokens(live: Live, client: Any) -> None:
@@ -216,12 +309,8 @@ def test_several_likely_tokens_of_choices(client: Any) -> None:
         for asked in ({"logprobs": 1}, {"logprobs": 3})
     )
     assert len({len(said.tokens) for said in several.values()}) > 1
-    events = client.completions.create(**given, logprobs=3, stream=True)
-    last = {
-        each.index: each.logprobs for event in events for each in event.choices if each.logprobs
-    }
     for index, said in several.items():
-        assert said.tokens == alone[index].tokens and last[index] == said
+        assert said.tokens == alone[index].tokens
         assert said.token_logprobs == pytest.approx(alone[index].token_logprobs, abs=1e-4)
         for [*three], [best] in zip(
             map(dict.values, said.top_logprobs),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -13,91 +14,24 @@ from typing import Any
 import decoding
 from decoding.generation.streaming import Tokens
 from decoding.server.errors import reading
-from decoding.server.openai.logprobs import TokenLogprobs, logprobs_of, sums_of
+from decoding.server.openai.choices import Choice, Piece, StopStrings
+from decoding.server.openai.logprobs import TokenLogprobs, logprobs_of, shown, sums_of
 from decoding.server.options import Search, streamed_at_once
 from decoding.server.served import Served
 from decoding.text.complete import Prompt, new_tokens
 from decoding.text.stream_text import TextStream
-from decoding.text.tokenizers import Tokenizer
 
 INTERVAL = 0.02  # seconds between two pieces of a stream
-
-
-@dataclass(eq=False)
-class Choice:
-    """A result that is being written. finish: why it ended, None before. ids: so far."""
-
-    index: int
-    text: TextStream
-    stops: StopStrings
-    ids: list[int] = field(default_factory=list)
-    finish: str | None = None
-    logprobs: list[TokenLogprobs] | None = None
-
-    def add(self, new: Sequence[int]) -> str:
-        """The text that is certain now."""
-        self.ids += new
-        return self.stops.add(self.text.add(new))
-
-    def end(self, last: Sequence[int], ends: Sequence[int], most: int) -> str:
-        """The rest. last: ids that come now. ends: those that end a text; most: that it may
-        have."""
-        self.ids += last
-        rest = self.stops.add(self.text.rest(last)) + self.stops.rest()
-        ended = self.stops.found or len(self.ids) < most or self.ids[-1] in ends
-        self.finish = "stop" if ended else "length"
-        return rest
-
-
-class StopStrings:
-    """Text up to the first of some strings. Whatever parts it comes in, the same is let through:
-    up to the string that ends first, and of those that end there up to the longest."""
-
-    def __init__(self, strings: Sequence[str], include: bool) -> None:
-        """include: let the string itself through, too."""
-        self._strings, self._longest = strings, max(map(len, strings), default=0)
-        self._include, self._held, self.found = include, "", False
-
-    def add(self, text: str) -> str:
-        """What of it, and of what was held back, no string can begin in."""
-        if not self._strings:
-            return text
-        if self.found:
-            return ""
-        held = self._held + text
-        ends = [(at + len(s), -len(s)) for s in self._strings if (at := held.find(s)) >= 0]
-        if ends:
-            self.found, self._held = True, ""
-            end, length = min(ends)
-            return held[: end if self._include else end + length]
-        first = max(0, len(held) - self._longest + 1)
-        at = next(i for i in range(first, len(held) + 1) if self._may_begin(held[i:]))
-        self._held = held[at:]
-        return held[:at]
-
-    def rest(self) -> str:
-        """What was held back, where no more text comes."""
-        rest, self._held = self._held, ""
-        return rest
-
-    def _may_begin(self, text: str) -> bool:
-        return any(string.startswith(text) for string in self._strings)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """New text of a choice. last: its `finish` is known."""
-
-    choice: Choice
-    text: str
-    last: bool = False
+# Between two of them with log-probabilities, as a multiple of the time that finding these has taken
+# where the model reads its text once more: all of it, and so longer and longer.
+PAUSE = 3
 
 
 @dataclass(eq=False)
 class Answers:
     """All choices of a body's prompts. began: time.monotonic() of its arrival. top: most likely
-    tokens of each place, or -1 for no log-probabilities at all. echo: whether the prompt's tokens
-    have them, too."""
+    tokens of each place, or -1 for no log-probabilities at all. echo: whether texts begin with the
+    prompt, whose tokens have log-probabilities, too."""
 
     served: Served
     prompts: Sequence[Prompt]
@@ -112,37 +46,45 @@ class Answers:
     def given(self) -> int:
         return sum(len(prompt.ids) for prompt in self.prompts)
 
-    async def of(self, index: int) -> list[tuple[Choice, str]]:
-        """The choices of a prompt with their texts, as many as are wanted."""
+    async def of(self, index: int) -> list[Piece]:
+        """The choices of a prompt, each in one piece, as many as are wanted."""
         most = self._most(index)
         async with self._submitted(index, most, stream=False) as request:
             rows = await request.tokens()
         choices, wanted = self._choices(index), self.search.n
-        found = list(zip(choices, await self._ended(index, most, choices, rows), strict=True))
+        found = await self._ended(index, most, choices, rows)
         if wanted < len(found):
             given = self.served.model, self.prompts[index].ids, rows
             sums = await asyncio.to_thread(sums_of, *given)
             means = {c: sum / len(c.ids) for c, sum in zip(choices, sums, strict=True)}
-            found = sorted(found, key=lambda item: means[item[0]], reverse=True)[:wanted]
-            for place, (choice, _) in enumerate(found):
-                choice.index = index * wanted + place
+            found = sorted(found, key=lambda piece: means[piece.choice], reverse=True)[:wanted]
+            for place, piece in enumerate(found):
+                piece.choice.index = index * wanted + place
         return found
 
     async def pieces(self, index: int) -> AsyncGenerator[Piece, None]:
         """The choices of a prompt as they come; each ends with a piece that has its `finish`."""
         most, choices, clock = self._most(index), self._choices(index), Clock(self)
+        due = -math.inf
         stream = not streamed_at_once(self.search)
         async with self._submitted(index, most, stream=stream) as request:
             clock.start()
             async for tokens in request.every(INTERVAL):
                 clock.hear(max(map(len, tokens)))
                 for choice, new in zip(choices, tokens, strict=True):
-                    if new and (text := choice.add(new)):
-                        yield Piece(choice, text)
+                    choice.add(new)
+                began = time.monotonic()
+                if began < due:
+                    continue
+                ready = [choice for choice in choices if choice.waiting]
+                if self.top >= 0:
+                    await self._find_logprobs(index, ready)
+                    due = rested(began, self.top)
+                for choice in ready:
+                    yield choice.piece()
             clock.end()
-        rests = await self._ended(index, most, choices, [[] for _ in choices])
-        for choice, rest in zip(choices, rests, strict=True):
-            yield Piece(choice, rest, last=True)
+        for piece in await self._ended(index, most, choices, [[] for _ in choices]):
+            yield piece
 
     def _most(self, index: int) -> int:
         """Tokens that each choice of a prompt may have."""
@@ -167,50 +109,74 @@ class Answers:
 
     async def _ended(
         self, index: int, most: int, choices: Sequence[Choice], last: Tokens
-    ) -> list[str]:
-        """The rest of each choice's text. last: ids that have not been added."""
+    ) -> list[Piece]:
+        """The rest of each choice. last: ids that have not been added."""
         config = self.search.config
         if config.max_time is not None:
             most = 0  # a text that ends before its length may have had no time
-        rests = list[str]()
         for choice, new in zip(choices, last, strict=True):
-            rests.append(choice.end(new, config.eos_token_id, most))
+            choice.end(new, config.eos_token_id, most)
             self.generated += len(choice.ids)
         if self.top >= 0:
-            await self._find_logprobs(self.prompts[index], choices)
-        return rests
+            await self._find_logprobs(index, choices)
+        return [choice.piece() for choice in choices]
 
     def _choices(self, index: int) -> list[Choice]:
-        search, prompt = self.search, self.prompts[index]
-        tokenizer: Tokenizer = self.served.model.tokenizer
-        stops, count = search.config.stop_strings, search.looked_for
+        search, prompt, count = self.search, self.prompts[index], self.search.looked_for
+        tokenizer = self.served.model.tokenizer
+        echo, at, first = "", 0, list[TokenLogprobs]()
+        if self.echo:
+            echo = tokenizer.decode(prompt.ids, skip_special_tokens=True)
+        if self.echo and self.top >= 0:
+            texts = [self.served.token_text(id) for id in prompt.ids]
+            # Below 0 where an echo does not show all, such as a first token of no text.
+            at = len(echo) - sum(len(shown(text)) for text in texts)
+            first = [TokenLogprobs(texts[0], None, ())]
         return [
             Choice(
                 index * count + place,
                 TextStream(tokenizer, prompt.shown),
-                StopStrings(stops, search.include_stop),
+                StopStrings(search.config.stop_strings, search.include_stop),
+                waiting=echo,
+                read=1 if self.echo else len(prompt.ids),
+                logprobs=first.copy(),
+                at=at,
             )
             for place in range(count)
         ]
 
-    async def _find_logprobs(self, prompt: Prompt, choices: Sequence[Choice]) -> None:
-        text_of, cancel = self.served.token_text, threading.Event()
-        shown = 1 if self.echo else len(prompt.ids)  # what nobody asks about
-        ids, rest = prompt.ids[:shown], prompt.ids[shown:]
-        rows = [[*rest, *choice.ids] for choice in choices]
-        given = self.served.model, ids, rows, self.top, text_of, cancel
+    async def _find_logprobs(self, index: int, choices: Sequence[Choice]) -> None:
+        """Of all tokens so far that have none."""
+        rows = [[*self.prompts[index].ids, *choice.ids] for choice in choices]
+        due = [
+            (choice, row) for choice, row in zip(choices, rows, strict=True) if row[choice.read :]
+        ]
+        if not due:
+            return
+        # From one place on: rows of which one is long and another has much to read would not fit.
+        first = min(choice.read for choice, _ in due)
+        known, new = [row[:first] for _, row in due], [row[first:] for _, row in due]
+        cancel = threading.Event()
+        given = self.served.model, known, new, self.top, self.served.token_text, cancel
         try:
             found = await asyncio.to_thread(logprobs_of, *given)
         finally:
             cancel.set()
-        first = [TokenLogprobs(text_of(ids[0]), None, ())] if self.echo else []
-        for choice, own in zip(choices, found, strict=True):
-            choice.logprobs = first + own
+        for (choice, row), logprobs in zip(due, found, strict=True):
+            choice.logprobs += logprobs[choice.read - first :]
+            choice.read = len(row)
 
     def count(self, choices: Sequence[Choice]) -> None:
         """Tells the metrics of an answer that is complete."""
         reasons = [choice.finish or "stop" for choice in choices]
         self.served.metrics.answered(self.began, self.given, self.generated, reasons)
+
+
+def rested(began: float, top: int) -> float:
+    """When log-probabilities may be found again, where that has begun then and is done now. To find
+    several likely tokens takes steps, as many as the tokens did, and no pause makes it less."""
+    now = time.monotonic()
+    return now + PAUSE * (now - began) if top <= 1 else now
 
 
 async def chunks(answers: Answers) -> AsyncGenerator[Piece, None]:

@@ -12,17 +12,17 @@ from decoding.generation.checks import flag, whole
 from decoding.server.endpoint import Call, Events, Reply
 from decoding.server.errors import ApiError, reading
 from decoding.server.fields import Fields, check_known, mapping, take, text
-from decoding.server.openai.answers import Answers, Choice, chunks
+from decoding.server.openai.answers import Answers, chunks
+from decoding.server.openai.choices import Choice, Piece
 from decoding.server.openai.completions import (
-    GOING,
     Asked,
     check_best_of,
     check_top,
     note,
     read_stream,
-    shown,
     usage,
 )
+from decoding.server.openai.logprobs import shown
 from decoding.server.options import KNOWN, OURS, read_search
 from decoding.server.served import Served, quickly
 from decoding.server.site import Site
@@ -52,11 +52,11 @@ async def chat(call: Call) -> Reply | Events:
     answers = asked.answers(call, [prompt])
     if asked.stream:
         return stream(call, answers, asked.usage)
-    found = await answers.of(0)
-    note(call, answers, [choice for choice, _ in found])
+    pieces = await answers.of(0)
+    note(call, answers, [piece.choice for piece in pieces])
     choices = [
-        finished(choice, answers.top) | {"message": {"role": "assistant", "content": text}}
-        for choice, text in found
+        as_choice(piece) | {"message": {"role": "assistant", "content": piece.text}}
+        for piece in pieces
     ]
     written = frame(answers, "chat.completion")
     return Reply(written | {"choices": choices, "usage": usage(answers)})
@@ -110,38 +110,38 @@ async def read_prompt(fields: Fields, served: Served, size: int) -> Prompt:
 
 async def stream(call: Call, answers: Answers, with_usage: bool) -> AsyncGenerator[Any, None]:
     """The first chunk of each choice has the role, and no text."""
-    top, base = answers.top, frame(answers, "chat.completion.chunk")
+    base = frame(answers, "chat.completion.chunk")
     base |= {"usage": None} if with_usage else {}
     begun, ended = set[int](), list[Choice]()
     async with aclosing(chunks(answers)) as pieces:
         async for piece in pieces:
-            choice, delta = piece.choice, {"content": piece.text}
+            choice = piece.choice
             if choice.index not in begun:
                 begun.add(choice.index)
                 role = {"role": "assistant", "content": ""}
-                yield base | {"choices": [{"index": choice.index, "delta": role} | GOING]}
-            if piece.last:
+                first = {"index": choice.index, "delta": role}
+                yield base | {"choices": [first | {"logprobs": None, "finish_reason": None}]}
+            if piece.finish is not None:
                 ended.append(choice)
-                delta = delta if piece.text else {}
-                yield base | {"choices": [finished(choice, top) | {"delta": delta}]}
-            else:
-                yield base | {"choices": [{"index": choice.index, "delta": delta} | GOING]}
+            delta = {"content": piece.text} if piece.text else {}
+            yield base | {"choices": [as_choice(piece) | {"delta": delta}]}
     note(call, answers, ended)
     if with_usage:
         yield base | {"choices": [], "usage": usage(answers)}
 
 
-def finished(choice: Choice, top: int) -> dict[str, Any]:
+def as_choice(piece: Piece) -> dict[str, Any]:
+    """Without its text."""
     logprobs = None
-    if top >= 0 and choice.logprobs is not None:
+    if piece.logprobs:
         logprobs = {
             "content": [
                 as_token(each.text, each.logprob)
                 | {"top_logprobs": [as_token(*likely) for likely in each.top]}
-                for each in choice.logprobs
+                for each in piece.logprobs
             ]
         }
-    return {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish}
+    return {"index": piece.choice.index, "logprobs": logprobs, "finish_reason": piece.finish}
 
 
 def as_token(text: str | bytes, logprob: float | None) -> dict[str, Any]:

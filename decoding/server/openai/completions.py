@@ -14,8 +14,9 @@ from decoding.generation.checks import flag, whole
 from decoding.server.endpoint import Call, Events, Reply
 from decoding.server.errors import ApiError, reading
 from decoding.server.fields import Fields, check_known, mapping, take, text
-from decoding.server.openai.answers import Answers, Choice, Piece, chunks
-from decoding.server.openai.logprobs import MOST
+from decoding.server.openai.answers import Answers, chunks
+from decoding.server.openai.choices import Choice, Piece
+from decoding.server.openai.logprobs import MOST, shown
 from decoding.server.options import KNOWN, OURS, Search, read_search
 from decoding.server.served import Served, quickly, together
 from decoding.server.site import Site
@@ -52,20 +53,12 @@ async def complete(call: Call) -> Reply | Events:
     asked.served.check_room(asked.search.config)
     prompts = await read_prompts(given, asked.served)
     answers = asked.answers(call, prompts)
-    echoes = [""] * len(prompts)
-    if asked.echo:
-        decode = asked.served.model.tokenizer.decode
-        echoes = [decode(prompt.ids, skip_special_tokens=True) for prompt in prompts]
     if asked.stream:
-        return stream(call, answers, asked.usage, echoes)
+        return stream(call, answers, asked.usage)
     found = await together([answers.of(i) for i in range(len(answers.prompts))])
-    choices = [item for own in found for item in own]
-    note(call, answers, [choice for choice, _ in choices])
-    n = answers.search.n
-    written = [
-        as_choice(choice, echoes[i // n] + text, answers.top, len(echoes[i // n]))
-        for i, (choice, text) in enumerate(choices)
-    ]
+    pieces = [piece for own in found for piece in own]
+    note(call, answers, [piece.choice for piece in pieces])
+    written = [as_choice(piece, answers.top) for piece in pieces]
     return Reply(frame(answers) | {"choices": written, "usage": usage(answers)})
 
 
@@ -131,34 +124,17 @@ async def read_prompts(given: Any, served: Served) -> list[Prompt]:
     return prompts
 
 
-async def stream(
-    call: Call, answers: Answers, with_usage: bool, echoes: Sequence[str]
-) -> AsyncGenerator[Any, None]:
+async def stream(call: Call, answers: Answers, with_usage: bool) -> AsyncGenerator[Any, None]:
     base = frame(answers) | ({"usage": None} if with_usage else {})
-    n = answers.search.n
-    begun, ended = set[int](), list[Choice]()
+    ended = list[Choice]()
     async with aclosing(chunks(answers)) as pieces:
         async for piece in pieces:
-            index = piece.choice.index
-            echo = echoes[index // n]
-            text = piece.text if index in begun else echo + piece.text
-            begun.add(index)
-            if piece.last:
+            if piece.finish is not None:
                 ended.append(piece.choice)
-            yield base | {"choices": [as_chunk(piece, text, answers.top, len(echo))]}
+            yield base | {"choices": [as_choice(piece, answers.top)]}
     note(call, answers, ended)
     if with_usage:
         yield base | {"choices": [], "usage": usage(answers)}
-
-
-def as_chunk(piece: Piece, text: str, top: int, offset: int) -> dict[str, Any]:
-    """Log-probabilities come with a choice's last chunk."""
-    if piece.last:
-        return as_choice(piece.choice, text, top, offset)
-    return {"index": piece.choice.index, "text": text} | GOING
-
-
-GOING = {"logprobs": None, "finish_reason": None}
 
 
 def frame(answers: Answers) -> dict[str, Any]:
@@ -170,20 +146,19 @@ def frame(answers: Answers) -> dict[str, Any]:
     }
 
 
-def as_choice(choice: Choice, text: str, top: int, offset: int) -> dict[str, Any]:
-    """offset: characters of the prompt before the text of its new tokens."""
-    found = {"index": choice.index, "text": text, "logprobs": None, "finish_reason": choice.finish}
-    if top >= 0 and choice.logprobs is not None:
-        found["logprobs"] = as_logprobs(choice, offset, top)
-    return found
+def as_choice(piece: Piece, top: int) -> dict[str, Any]:
+    return {
+        "index": piece.choice.index,
+        "text": piece.text,
+        "logprobs": as_logprobs(piece, top) if piece.logprobs else None,
+        "finish_reason": piece.finish,
+    }
 
 
-def as_logprobs(choice: Choice, offset: int, top: int) -> dict[str, Any]:
-    found = choice.logprobs or []
+def as_logprobs(piece: Piece, top: int) -> dict[str, Any]:
+    found = piece.logprobs
     tokens = [shown(each.text) for each in found]
-    echoed = sum(map(len, tokens[: len(tokens) - len(choice.ids)]))
-    # What an echo does not show, such as a first token of no text, has no place in it.
-    offsets = [max(0, at) for at in accumulate(map(len, tokens), initial=offset - echoed)]
+    offsets = [max(0, at) for at in accumulate(map(len, tokens), initial=piece.at)]
     likely = [{shown(t): value for t, value in each.top} or None for each in found]
     return {
         "tokens": tokens,
@@ -191,10 +166,6 @@ def as_logprobs(choice: Choice, offset: int, top: int) -> dict[str, Any]:
         "top_logprobs": likely if top else None,
         "text_offset": offsets[:-1],
     }
-
-
-def shown(text: str | bytes) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
 def usage(answers: Answers) -> dict[str, int]:

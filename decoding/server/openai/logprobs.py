@@ -31,21 +31,22 @@ class TokenLogprobs:
 
 def sums_of(model: decoding.Model, prompt: Sequence[int], rows: Sequence[Sequence[int]]) -> Any:
     """Of each row of new tokens the sum of its log-probabilities."""
-    return scored(model, prompt, rows, rows).sums.tolist()
+    return scored(model, [prompt] * len(rows), rows, rows).sums.tolist()
 
 
 def logprobs_of(
     model: decoding.Model,
-    prompt: Sequence[int],
+    known: Sequence[Sequence[int]],
     rows: Sequence[Sequence[int]],
     top: int,
     text_of: Callable[[int], Text],
     cancel: threading.Event,
 ) -> list[list[TokenLogprobs]]:
-    """Of each row of new tokens. top: so many of the most likely tokens of each place, too. cancel:
-    ends it where several of them are asked for."""
+    """Of each row of new tokens. known: those before them, at least one, and as many of each row.
+    top: so many of the most likely tokens of each place, too. cancel: ends it where several of them
+    are asked for."""
     if top > 1:
-        forced = Forced(model, prompt, rows, top, cancel)
+        forced = Forced(model, known, rows, top, cancel)
         return [
             [
                 TokenLogprobs(text_of(id), value, tuple((text_of(i), high) for i, high in likely))
@@ -53,20 +54,21 @@ def logprobs_of(
             ]
             for row, ids in enumerate(rows)
         ]
-    found = scored(model, prompt, rows, rows)
-    likely = [row[len(prompt) :] for row in found.argmax.tolist()]
-    likely = [row[: len(ids)] for row, ids in zip(likely, rows, strict=True)]
-    values = [row[len(prompt) :] for row in found.token_logprobs.tolist()]
+    width = len(known[0])
+
+    def there(table: Any) -> list[Any]:
+        found = zip(table.tolist(), rows, strict=True)
+        return [row[width : width + len(ids)] for row, ids in found]
+
+    found = scored(model, known, rows, rows)
+    likely, values = there(found.argmax), there(found.token_logprobs)
     best = values
     if top and likely != list(rows):
-        best = [
-            row[len(prompt) :]
-            for row in scored(model, prompt, rows, likely).token_logprobs.tolist()
-        ]
+        best = there(scored(model, known, rows, likely).token_logprobs)
     return [
         [
             TokenLogprobs(text_of(id), value, ((text_of(likeliest), high),) if top else ())
-            for id, value, likeliest, high in zip(ids, own, own_likely, own_best, strict=False)
+            for id, value, likeliest, high in zip(ids, own, own_likely, own_best, strict=True)
         ]
         for ids, own, own_likely, own_best in zip(rows, values, likely, best, strict=True)
     ]
@@ -74,13 +76,14 @@ def logprobs_of(
 
 def scored(
     model: decoding.Model,
-    prompt: Sequence[int],
+    known: Sequence[Sequence[int]],
     rows: Sequence[Sequence[int]],
     labels: Sequence[Sequence[int]],
 ) -> Any:
     """labels: at the places of each row's tokens."""
-    ignored = [IGNORED] * len(prompt)
-    return model.score([[*prompt, *row] for row in rows], [[*ignored, *row] for row in labels])
+    texts = [[*before, *row] for before, row in zip(known, rows, strict=True)]
+    ignored = [IGNORED] * len(known[0])
+    return model.score(texts, [[*ignored, *row] for row in labels])
 
 
 class Forced:
@@ -89,20 +92,20 @@ class Forced:
     def __init__(
         self,
         model: decoding.Model,
-        prompt: Sequence[int],
+        known: Sequence[Sequence[int]],
         rows: Sequence[Sequence[int]],
         top: int,
         cancel: threading.Event,
     ) -> None:
         """top: tokens that are kept of each step."""
-        self._rows, self._top, self._width = rows, top, len(prompt)
+        self._rows, self._top, self._width = rows, top, len(known[0])
         # Of each step: the log-probability of each row's token, and the likeliest ones and theirs.
         self._steps: list[tuple[list[float], list[list[int]], list[list[float]]]] = []
         off = {name: None for name in model.generation_config if name in OPTIONS}
         lengths = [len(row) for row in rows]
         options: dict[str, Any] = {**off, "max_new_tokens": lengths, "do_sample": False}
         model.generate(
-            [list(prompt)] * len(rows), logits_processor=[self._step], cancel=cancel, **options
+            list(map(list, known)), logits_processor=[self._step], cancel=cancel, **options
         )
 
     def of(self, row: int) -> tuple[list[float], list[list[tuple[int, float]]]]:
@@ -119,3 +122,7 @@ class Forced:
         own = logprobs.gather(1, column)[:, 0]
         self._steps.append((own.tolist(), likely.tolist(), high.tolist()))
         return logits.new_full(logits.shape, -float("inf")).scatter_(1, column, 0.0)
+
+
+def shown(text: Text) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
