@@ -47,7 +47,7 @@ Scheduler::~Scheduler() {
 int64_t Scheduler::submit(std::vector<Submission> submissions, bool together) {
   for (const Submission& submission : submissions) check_fits(submission.request);
   const int count = static_cast<int>(submissions.size());
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (lost_) std::rethrow_exception(lost_);
   CHECK(!closing_, "the engine is closed");
   CHECK(waiting_ + count <= most_waiting_, waiting_, " requests wait already, and ", most_waiting_,
@@ -60,6 +60,7 @@ int64_t Scheduler::submit(std::vector<Submission> submissions, bool together) {
   for (Submission& submission : submissions) {
     submitted_.emplace_back(next_id_++, std::move(submission));
   }
+  lock.unlock();  // which who is woken takes
   mail_came_.notify_one();
   return first;
 }
