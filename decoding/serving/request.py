@@ -129,7 +129,7 @@ class Request(Generic[Result]):
         counts = [0] * self._returned
         for index in itertools.count():
             self._wait(index + 1)
-            tokens = self._tokens(index, counts)
+            tokens = self._tokens(index, index + 1, counts)
             if any(tokens):
                 yield tokens
             if is_end(self._told[index]):
@@ -139,7 +139,7 @@ class Request(Generic[Result]):
         counts = [0] * self._returned
         for index in itertools.count():
             await self._reach(index + 1)
-            tokens = self._tokens(index, counts)
+            tokens = self._tokens(index, index + 1, counts)
             if any(tokens):
                 yield tokens
             if is_end(self._told[index]):
@@ -151,10 +151,8 @@ class Request(Generic[Result]):
         counts, told = [0] * self._returned, 0
         while True:
             await self._reach(told + 1)
-            last = len(self._told)
-            new = [self._tokens(index, counts) for index in range(told, last)]
-            told = last
-            tokens = [list(itertools.chain.from_iterable(row)) for row in zip(*new, strict=True)]
+            first, told = told, len(self._told)
+            tokens = self._tokens(first, told, counts)
             if any(tokens):
                 yield tokens
             if is_end(self._told[told - 1]):
@@ -225,14 +223,19 @@ class Request(Generic[Result]):
     def _returned(self) -> int:
         return self._form.strategy.returned
 
-    def _tokens(self, index: int, counts: list[int]) -> Tokens:
-        """The new tokens of each result. counts: those that came before, to which it adds."""
-        told = self._told[index]
-        if not isinstance(told, list):
-            return rest(self._ended(told), counts)
-        for row, new in enumerate(told):
+    def _tokens(self, first: int, last: int, counts: list[int]) -> Tokens:
+        """Each result's tokens of the news [first, last), in lists of the reader's own. counts:
+        those that came before, to which it adds."""
+        told: list[Any] = self._told[first:last]
+        end = told.pop() if is_end(told[-1]) else None
+        tokens = [list(itertools.chain(*news)) for news in zip(*told, strict=True)]
+        tokens = tokens or [[] for _ in counts]
+        for row, new in enumerate(tokens):
             counts[row] += len(new)
-        return [new.copy() for new in told]  # a reader may change its own
+        if end is not None:
+            for new, more in zip(tokens, rest(self._ended(end), counts), strict=True):
+                new += more
+        return tokens
 
     def _found(self) -> Result:
         if self._result is None:
