@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import socket
 import tempfile
@@ -32,6 +33,11 @@ def resident() -> int:
     """Bytes of this process in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
+
+
+def open_files() -> int:
+    """Of this process, connections included."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 class Soak:
@@ -61,7 +67,8 @@ class Soak:
         plain = self._live.ask("/v1/completions", body)
         assert plain.status == 200, plain
         texts: dict[int, str] = {}
-        for event in self._live.ask("/v1/completions", body | {"stream": True}).events:
+        streamed = body | {"stream": True, "logprobs": dice.choice([None, 1])}
+        for event in self._live.ask("/v1/completions", streamed).events:
             for choice in event["choices"]:
                 texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
         assert texts == {choice["index"]: choice["text"] for choice in plain.json["choices"]}
@@ -77,6 +84,7 @@ class Soak:
         """Requests whose clients go away."""
         body: dict[str, Any] = {"model": "stories", "prompt": "Once", "max_tokens": 400}
         body |= {"n": 4, "temperature": 1, "stream": dice.random() < 0.5}
+        body |= {"logprobs": dice.choice([None, 1, 3])}
         connections: list[socket.socket] = [raw(self._live, "/v1/completions", body)]
         time.sleep(dice.random() * 0.1)
         for connection in connections:
@@ -103,7 +111,8 @@ def soak(live: Live, seconds: float) -> tuple[dict[str, int], int]:
         if time.monotonic() - spoken > 60:
             spoken = time.monotonic()
             minutes = (spoken - began) / 60
-            print(f"{minutes:.0f} min: {resident() >> 20} MiB, {run.answered}", flush=True)
+            said = f"{resident() >> 20} MiB, {open_files()} files, {run.answered}"
+            print(f"{minutes:.0f} min: {said}", flush=True)
     for error in run.errors:
         raise error
     live.assert_idle()
@@ -117,9 +126,11 @@ def main() -> None:
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that have gone
     with tempfile.TemporaryDirectory() as folder:
         with Live(all_models(Path(folder)), max_queue=1000) as live:
+            before = open_files()
             answered, growth = soak(live, 60 * options.minutes)
-    print(f"{answered}, memory grew by {growth >> 20} MiB")
-    assert growth < GROWTH
+            files = open_files() - before
+    print(f"{answered}, memory grew by {growth >> 20} MiB, {files} more files are open")
+    assert growth < GROWTH and files <= CLIENTS
 
 
 if __name__ == "__main__":
