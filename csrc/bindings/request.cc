@@ -217,7 +217,7 @@ void append_table(std::string& to, const py::object& table) {
 
 // Bytes that are equal where two requests are.
 py::bytes content_of(const PyRequest& r) {
-  static_assert(sizeof(SentenceConfig) == 224, "append() takes it to have no padding");
+  static_assert(sizeof(SentenceConfig) == 232, "append() takes it to have no padding");
   std::string all;
   const auto number = [&](auto value) { append(all, std::vector<int32_t>{int32_t(value)}); };
   number(r.rows_per_sentence);

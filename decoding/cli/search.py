@@ -61,6 +61,8 @@ SEARCH: dict[str, dict[str, tuple[Kind, str, str | None]]] = {
     },
     "what may be said": {
         "repetition_penalty": (float, "P", "above 1: less repetition"),
+        "frequency_penalty": (float, "P", "less by P each time that a token has come"),
+        "presence_penalty": (float, "P", "less by P for tokens that have come"),
         "no_repeat_ngram_size": (int, "N", "no N-gram twice"),
         "encoder_repetition_penalty": (float, "P", "above 1: tokens of the input come sooner"),
         "encoder_no_repeat_ngram_size": (int, "N", "no N-gram of the input"),

@@ -89,6 +89,8 @@ class GenerationConfig:
     sequence_bias: Sequence[tuple[Sequence[int], float]] = processor(checks.biases, ())
     encoder_repetition_penalty: float = processor(number(above=0), 1.0)
     repetition_penalty: float = processor(number(above=0), 1.0)
+    frequency_penalty: float = processor(number(), 0.0)  # this and the next: OpenAI's, vLLM's
+    presence_penalty: float = processor(number(), 0.0)
     no_repeat_ngram_size: int = processor(whole(0), 0)
     encoder_no_repeat_ngram_size: int = processor(whole(0), 0)
     bad_words_ids: Words = option(checks.words, ())

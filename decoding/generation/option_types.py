@@ -67,6 +67,8 @@ class SharedOptions(TypedDict, total=False):
     sequence_bias: Mapping[tuple[int, ...], float] | Sequence[Sequence[Any]] | None
     encoder_repetition_penalty: Number | None
     repetition_penalty: Number | None
+    frequency_penalty: Number | None
+    presence_penalty: Number | None
     no_repeat_ngram_size: int | None
     encoder_no_repeat_ngram_size: int | None
     bad_words_ids: Sequence[Ids] | None

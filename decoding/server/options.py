@@ -25,7 +25,6 @@ STOPS, STOP_CHARACTERS = 16, 128  # each character is a row of a table as wide a
 NAMES = (
     "best_of",
     "cache_salt",
-    "frequency_penalty",
     "ignore_eos",
     "include_stop_str_in_output",
     "logit_bias",
@@ -34,7 +33,6 @@ NAMES = (
     "min_tokens",
     "model",
     "n",
-    "presence_penalty",
     "priority",
     "stop",
     "stop_token_ids",
@@ -128,7 +126,7 @@ def read_options(fields: Fields, served: Served) -> dict[str, Any]:
         options.setdefault("num_beams", max(n, fields.pop("best_of", None) or n))
     read_stops(fields, options)
     read_ends(fields, options, served)
-    read_penalties(fields, options)
+    read_bias(fields, options)
     read_sampling(options)
     return options
 
@@ -184,12 +182,7 @@ def id_list(name: str, value: Any) -> list[int]:
     return [whole(0)(name, each) for each in value]
 
 
-def read_penalties(fields: Fields, options: dict[str, Any]) -> None:
-    for name in ("presence_penalty", "frequency_penalty"):
-        if take(fields, name, number(), 0) != 0:
-            raise ApiError(
-                400, f"{name} is not supported: use repetition_penalty above 1", param=name
-            )
+def read_bias(fields: Fields, options: dict[str, Any]) -> None:
     bias = take(fields, "logit_bias", mapping, {})
     if bias:
         try:

@@ -93,10 +93,12 @@ def test_arguments_reach_the_model(translate: Translate) -> None:
     assert expected.items() <= options.items()
     extras = "--early-stopping true --patience 2 --length-normalization gnmt --coverage-penalty 0.3"
     extras += " --diversity-rate 0.2 --repetition-penalty 1.2 --no-repeat-ngram-size 3"
+    extras += " --frequency-penalty 0.4 --presence-penalty -0.1"
     translate(*extras.split(), source=b"a\n")
     [(_, options)] = translate.model.calls
     expected = {"early_stopping": True, "patience": 2.0, "length_normalization": "gnmt"}
     expected |= {"coverage_penalty": 0.3, "diversity_rate": 0.2, "repetition_penalty": 1.2}
+    expected |= {"frequency_penalty": 0.4, "presence_penalty": -0.1}
     assert expected.items() <= options.items() and options["no_repeat_ngram_size"] == 3
     translate(*"--num-beam-groups 2 --diversity-penalty 0.5".split(), source=b"a\n")
     [(_, options)] = translate.model.calls

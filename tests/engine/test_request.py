@@ -30,6 +30,8 @@ KINDS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
         _C.Greedy(),
         {
             "repetition_penalty": [1.0, 1.7, 0.6],
+            "frequency_penalty": [0.4, 0.0, -0.3],
+            "presence_penalty": [0.0, 0.8, 0.2],
             "no_repeat_ngram_size": [0, 1, 2],
             "sequence_bias": [[((3,), 2.0)], [], [((6, 2), -4.0)]],
             "suppress_tokens": [[], [3, 4], [9]],
@@ -126,7 +128,13 @@ def test_an_option_has_one_value_or_one_for_each_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "option"), [("prompt", "repetition_penalty"), ("source", "encoder_repetition_penalty")]
+    ("text", "option"),
+    [
+        ("prompt", "repetition_penalty"),
+        ("prompt", "frequency_penalty"),
+        ("prompt", "presence_penalty"),
+        ("source", "encoder_repetition_penalty"),
+    ],
 )
 def test_texts_that_an_option_reads_must_be_there(text: str, option: str) -> None:
     options: dict[str, Any] = {option: 2.0}

@@ -171,6 +171,8 @@ def test_accepted(name: str, value: Any, expected: Any) -> None:
         ("eta_cutoff", 1.0, ValueError, "at least 0 and less than 1"),
         ("repetition_penalty", 0, ValueError, "greater than 0"),
         ("encoder_repetition_penalty", -1, ValueError, "greater than 0"),
+        ("frequency_penalty", float("nan"), ValueError, "finite"),
+        ("presence_penalty", "a", TypeError, "a number"),
         ("no_repeat_ngram_size", -1, ValueError, "at least 0"),
         ("guidance_scale", float("inf"), ValueError, "finite"),
         ("sequence_bias", {}, ValueError, "not empty"),

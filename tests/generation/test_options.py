@@ -90,6 +90,8 @@ ON = {
     "sequence_bias": {(3,): 1.0},
     "encoder_repetition_penalty": 1.5,
     "repetition_penalty": 1.5,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
     "no_repeat_ngram_size": 2,
     "encoder_no_repeat_ngram_size": 2,
     "bad_words_ids": [[3, 4]],

@@ -23,6 +23,7 @@ from transformers.generation.logits_process import (
 
 from decoding import reference
 from decoding.reference import FILL_IN, Rules, Tokens
+from tests.search.count_penalties import CountPenalties
 from tests.search.test_reference import PROMPTS, logits_of
 from tests.support import random_models
 
@@ -31,8 +32,15 @@ PROCESSORS: dict[str, tuple[Any, Any]] = {
     "no_repeat_ngram_size": (2, NoRepeatNGramLogitsProcessor),
     "bad_words_ids": ([[5, 6], [9]], NoBadWordsLogitsProcessor),
     "sequence_bias": ({(7,): 2.5, (3, 4): 3.0, (12,): -2.0}, SequenceBiasLogitsProcessor),
+    "frequency_penalty": (0.6, CountPenalties),
 }
-ORDER = ["sequence_bias", "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids"]
+ORDER = [
+    "sequence_bias",
+    "repetition_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+]
 
 
 @dataclass(frozen=True)
@@ -47,13 +55,23 @@ class Processed(Rules):
         return super().apply(scores, step)
 
 
+def processor(name: str, key: str) -> Any:
+    value, kind = PROCESSORS[key]
+    width = len(start(name))
+    return kind(width, value) if kind is CountPenalties else kind(value)
+
+
+def start(name: str) -> list[int]:
+    return [59] if name == "marian" else list(PROMPTS[name])
+
+
 def check(name: str, rules: Processed, groups: int, size: int, device: str, **options: Any) -> None:
     penalty = options.pop("diversity_penalty")
     controls = {key: options.pop(key) for key in ORDER if key in options}
-    start = [59] if name == "marian" else list(PROMPTS[name])
+    first = start(name)
 
     def logits(tokens: Tokens) -> Tensor:
-        rules.row[:] = [*start, *tokens]
+        rules.row[:] = [*first, *tokens]
         return logits_of(name)(tokens)
 
     expected = reference.diverse_beam_search(
@@ -69,7 +87,7 @@ def check(name: str, rules: Processed, groups: int, size: int, device: str, **op
     for row, ids, score in zip(expected, ours.sequences, ours.sequences_scores, strict=True):
         assert (row.score <= FILL_IN / 10) == (float(score) <= FILL_IN / 10)
         if row.score > FILL_IN / 10:
-            assert list(row.tokens) == ids[len(start) :][: len(row.tokens)].tolist()
+            assert list(row.tokens) == ids[len(first) :][: len(row.tokens)].tolist()
             assert float(score) == pytest.approx(row.score, rel=1e-4, abs=1e-4)
 
 
@@ -95,7 +113,7 @@ def test_searches_equal_the_reference(
         min_new=data.draw(st.integers(0, 1)),
         eos=(eos, *data.draw(st.sets(st.integers(10, 20), max_size=1))),
         forced_last=data.draw(st.sampled_from([(), (eos,)])),
-        processors=LogitsProcessorList(PROCESSORS[k][1](PROCESSORS[k][0]) for k in wanted),
+        processors=LogitsProcessorList(processor(name, key) for key in wanted),
     )
     check(
         name, rules, groups, size, device, diversity_penalty=penalty,

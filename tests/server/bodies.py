@@ -34,6 +34,8 @@ SOUND: dict[str, dict[str, Any]] = {
         "echo": True,
         "stream": False,
         "logit_bias": {"5": 1.5},
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
         "stop_token_ids": [3],
         "user": "me",
     },

@@ -24,6 +24,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "samples": {"temperature": 1.2, "seed": 3, "n": 3},
     "beams": {"extra_body": {"num_beams": 4, "length_penalty": 0.5}},
     "best beams": {"extra_body": {"num_beams": 4}, "n": 3},
+    "penalties": {"presence_penalty": 1.5, "frequency_penalty": 0.5},
     "stop": {"stop": ["play", "girl na"]},
     "stop in beams": {"stop": "She", "extra_body": {"num_beams": 3}},
     "stop in samples": {"stop": "e", "n": 4, "temperature": 1.5, "seed": 1},
@@ -129,6 +130,11 @@ def test_answers_are_the_models_own(live: Live, client: Any) -> None:
         "The dog", do_sample=True, temperature=0.9, seed=3
     )
     assert found.choices[0].finish_reason == "stop" and found.usage
+    penalties: dict[str, Any] = {"presence_penalty": 1.5, "frequency_penalty": 0.5}
+    given = {"model": "stories", "prompt": ONCE, "max_tokens": 60}
+    penalised = client.completions.create(**given, **penalties).choices[0].text
+    assert penalised == model.complete(ONCE, max_new_tokens=60, **penalties)
+    assert penalised != client.completions.create(**given).choices[0].text
     ids = model.tokenizer.encode("The dog")
     generated = model.generate([ids], do_sample=True, temperature=0.9, seed=3, max_new_tokens=256)
     assert found.usage.prompt_tokens == len(ids)
@@ -342,7 +348,7 @@ def test_several_likely_tokens_of_choices(client: Any) -> None:
         ({"best_of": 3, "stream": True, "temperature": 1}, 400, "cannot be streamed"),
         ({"num_beams": 17}, 400, "num_beams=17: this server allows 16"),
         ({"n": 10000}, 400, "num_return_sequences=10000: this server allows 16"),
-        ({"presence_penalty": 1}, 400, "use repetition_penalty"),
+        ({"presence_penalty": "1"}, 400, "presence_penalty must be a number"),
         ({"stop": ["a"] * 17}, 400, "stop may have 16 strings"),
         ({"stop": ["a" * 129]}, 400, "128 characters"),
         ({"stop": 3}, 400, "stop must be a string or a list of strings"),

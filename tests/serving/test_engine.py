@@ -51,6 +51,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"min_new_tokens": 4, "max_new_tokens": 9},
     {"max_new_tokens": 1},
     {"repetition_penalty": 1.7, "no_repeat_ngram_size": 2},
+    {"frequency_penalty": 0.5, "presence_penalty": 0.9},
     {"bad_words_ids": [[14], [15, 16]], "suppress_tokens": [20], "begin_suppress_tokens": [21, 22]},
     {"sequence_bias": {(12, 13): 3.0, (23,): -2.0}, "encoder_repetition_penalty": 1.3},
     {"forced_bos_token_id": 19, "forced_eos_token_id": [3, 5]},

@@ -49,6 +49,8 @@ inline constexpr std::tuple kFilterOptions = {
 inline constexpr std::tuple kProcessorOptions = {
     Option{"guidance_scale", &ProcessorConfig::guidance},
     Option{"repetition_penalty", &ProcessorConfig::penalty},
+    Option{"frequency_penalty", &ProcessorConfig::frequency},
+    Option{"presence_penalty", &ProcessorConfig::presence},
     Option{"no_repeat_ngram_size", &ProcessorConfig::ngram},
     Option{"encoder_no_repeat_ngram_size", &ProcessorConfig::encoder_ngram},
     Option{"remove_invalid_values", &ProcessorConfig::remove_invalid},

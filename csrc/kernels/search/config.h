@@ -57,12 +57,14 @@ struct ProcessorConfig {
   float guidance = 1.0f;         // w
   float encoder_penalty = 1.0f;  // q
   float penalty = 1.0f;          // p
+  float frequency = 0.0f;        // f, of each time that a token was generated
+  float presence = 0.0f;         // of a token that was generated at all
   int32_t ngram = 0;             // tokens
   int32_t encoder_ngram = 0;     // tokens
   int32_t remove_invalid = 0;    // 1: on
   int32_t decay_start = 0;       // s
   int32_t prompt_width = 0;      // 0 where nothing reads the row
-  double decay_factor = 1.0;     // f
+  double decay_factor = 1.0;     // d
   Span biases;                   // Bias, by rising token
   Span biased_sequences;         // Sequence, by rising (before, last)
   Span banned_sequences;         // Sequence, by rising (before, last)
@@ -74,10 +76,11 @@ struct ProcessorConfig {
   int32_t source_width = 0;      // 0 where nothing reads it
 
   bool operator==(const ProcessorConfig&) const = default;
+  DECODING_EVERYWHERE bool counts() const { return frequency != 0.0f || presence != 0.0f; }
   // The prompt's tokens, and those that followed.
   bool reads_row() const {
-    return penalty != 1.0f || ngram != 0 || encoder_ngram != 0 || biased_sequences.count > 0 ||
-           banned_sequences.count > 0;
+    return penalty != 1.0f || counts() || ngram != 0 || encoder_ngram != 0 ||
+           biased_sequences.count > 0 || banned_sequences.count > 0;
   }
   bool reads_source() const { return encoder_penalty != 1.0f || encoder_ngram != 0; }
 };

@@ -8,12 +8,13 @@
 //     x = x + bias                   of all sequences that the token would complete
 //     x = x < 0 ? x q : x / q        the token is in the source; q = 1 / encoder_repetition_penalty
 //     x = x < 0 ? x p : x / p        the token is in the row, behind its leading masked padding
+//     x = x - presence - f - f ...   the token was generated; f as often as it was
 //     x = -inf                       it would complete an n-gram that the row or the source has, or
 //                                    a bad word; or it is an EOS and g <= min_new
 //   kMid
 //     x = 0, all others -inf         forced tokens of step 1 and of the row's last step
 //     NaN -> 0, +-inf -> +-FLT_MAX   remove_invalid_values
-//     x = x + |x| (f^(g - 1 - s) - 1)    finite scores of EOS, once g - 1 > s
+//     x = x + |x| (d^(g - 1 - s) - 1)    finite scores of EOS, once g - 1 > s
 //     x = -inf                       suppressed tokens, and those suppressed at the begin
 //   kPost
 //     x = log_softmax(x)             renormalize_logits

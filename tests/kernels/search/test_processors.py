@@ -1,4 +1,5 @@
-"""process against Hugging Face's own logits processors, on random scores and random histories."""
+"""process against Hugging Face's own logits processors, on random scores and random histories; and
+two of OpenAI's in plain torch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers.generation import LogitsProcessorList
+from transformers.generation import (
+    EncoderRepetitionPenaltyLogitsProcessor,
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+)
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 from transformers.generation.utils import GenerationMixin
 
@@ -23,9 +29,16 @@ from decoding.generation import processors
 from decoding.generation.batching import TokenBatch
 from decoding.generation.config import OPTIONS, GenerationConfig
 from tests.conftest import Place, assert_same_bits
+from tests.search.count_penalties import CountPenalties
 from tests.support.active import active_sentences
 
 INF = float("inf")
+# Those that come before the penalties of what was generated.
+BEFORE_COUNTS = (
+    SequenceBiasLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
 
 
 def config_of(options: dict[str, Any]) -> GenerationConfig:
@@ -162,16 +175,17 @@ class Search:
         return torch.cat(scores)
 
     def theirs(self, sentence: int, options: dict[str, Any]) -> LogitsProcessorList:
-        forced = self.forced_first[sentence]
+        forced, options = self.forced_first[sentence], dict(options)
+        penalties = [options.pop(f"{name}_penalty", 0.0) for name in ("frequency", "presence")]
         config = transformers.GenerationConfig(
-            **{k: v for k, v in options.items()},
+            **options,
             num_beams=self.beams,
             max_length=self.width + self.max_new[sentence],
             forced_bos_token_id=forced if forced >= 0 else None,
         )
         config._eos_token_tensor = torch.tensor([3, 11])
         mask = torch.from_numpy(self.mask[sentence]).long().expand(self.beams, -1)
-        return GenerationMixin._get_logits_processor(
+        found = GenerationMixin._get_logits_processor(
             SimpleNamespace(
                 config=SimpleNamespace(is_encoder_decoder=False),
                 _merge_criteria_processor_list=lambda default, _: default,
@@ -182,6 +196,10 @@ class Search:
             model_kwargs={"attention_mask": mask},
             device="cpu",
         )
+        if any(penalties):
+            place = sum(isinstance(each, BEFORE_COUNTS) for each in found)
+            found.insert(place, CountPenalties(self.width, *penalties))
+        return found
 
 
 def assert_same(ours: Tensor, theirs: Tensor) -> None:
@@ -207,6 +225,8 @@ DRAWN: dict[str, Callable[[random.Random], Any]] = {
     ],
     "encoder_repetition_penalty": lambda d: d.choice([0.7, 1.4]),
     "repetition_penalty": lambda d: d.choice([0.7, 1.3]),
+    "frequency_penalty": lambda d: d.choice([-0.5, 0.3, 1.25]),
+    "presence_penalty": lambda d: d.choice([-0.75, 1.5]),
     "no_repeat_ngram_size": lambda d: d.choice([1, 2, 3, 40]),
     "encoder_no_repeat_ngram_size": lambda d: d.choice([1, 2, 3, 40]),
     "bad_words_ids": lambda d: words(d, 20),
@@ -236,6 +256,7 @@ def test_every_processor_alone(name: str, step: int, beams: int, place: Place) -
         without = search.expected(logits, {}, competing=beams > 1)
         changed += not torch.equal(search.expected(logits, options, competing=beams > 1), without)
     late = name in ("forced_eos_token_id", "exponential_decay_length_penalty")
+    late |= step == 1 and name in ("frequency_penalty", "presence_penalty")
     early = name == "begin_suppress_tokens"
     if name not in ("remove_invalid_values", "renormalize_logits") and (step == 9 or not late):
         assert changed > 0 or (early and step > 1), "the test shows nothing"
@@ -258,7 +279,11 @@ def random_case(seed: int) -> tuple[Search, dict[str, Any], bool]:
     if search.width == 1 and draw.random() < 0.5:
         search.forced_first = [draw.choice([-1, 3, 8]) for _ in range(sentences)]
     names = draw.sample(list(DRAWN), draw.randrange(2, len(DRAWN)))
-    return search, {name: DRAWN[name](draw) for name in names}, beams > 1
+    options = {name: DRAWN[name](draw) for name in names}
+    forced = set(options.get("forced_eos_token_id", ()))
+    if forced & set(options.get("begin_suppress_tokens", ())):
+        del options["forced_eos_token_id"]  # a step might have nothing to choose
+    return search, options, beams > 1
 
 
 @pytest.mark.parametrize("batch", range(10))

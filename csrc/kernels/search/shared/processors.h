@@ -110,8 +110,9 @@ struct ProcessedRow {
     if (processors().encoder_penalty != 1.0f) {
       for (int i = thread; i < processors().source_width; i += threads) mark(kInSource, source[i]);
     }
-    if (processors().penalty != 1.0f) {
-      for (int i = first + thread; i < row.length; i += threads) mark(kInRow, row[i]);
+    if (processors().penalty != 1.0f || processors().counts()) {
+      const int begin = processors().penalty != 1.0f ? first : row.width;
+      for (int i = begin + thread; i < row.length; i += threads) mark(kInRow, row[i]);
     }
     for_ngrams(processors().ngram, row, row.length, thread, threads, ban);
     for_ngrams(processors().encoder_ngram, source, processors().source_width, thread, threads, ban);
@@ -146,11 +147,30 @@ struct ProcessedRow {
 
   // marks: a bit for each Mark that the token has. less: subtracted right behind the biases.
   DECODING_EVERYWHERE float edit_pre(unsigned marks, int token, float x, float less) const {
+    x = edit_uncounted(marks, token, x, less);
+    if (!processors().counts() || !(marks & 1u << kInRow)) return x;
+    bool is_first = true;
+    for (int i = row.width; i < row.length; ++i) {
+      if (row[i] != token) continue;
+      x = counted(x, is_first);
+      is_first = false;
+    }
+    return x;
+  }
+
+  // Without the penalties of tokens that were generated.
+  DECODING_EVERYWHERE float edit_uncounted(unsigned marks, int token, float x, float less) const {
     if (marks & 1u << kListed) x += bias(token);
     x -= less;
     if (marks & 1u << kInSource) x = penalised(x, processors().encoder_penalty);
     if (marks & 1u << kInRow) x = penalised(x, processors().penalty);
     return marks & 1u << kBanned ? -INFINITY : x;
+  }
+
+  // One time that a token was generated.
+  DECODING_EVERYWHERE float counted(float x, bool is_first) const {
+    if (is_first) x -= processors().presence;
+    return x - processors().frequency;
   }
 
   // Whether force() changes unmarked tokens too.
