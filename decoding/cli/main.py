@@ -26,10 +26,12 @@ from decoding.cli.corpus.arguments import is_job
 from decoding.cli.messages import described, warnings_in_one_line
 from decoding.cli.parser import Parser, did_you_mean
 from decoding.cli.ranks.arguments import become_rank, check_split, is_rank, is_split
+from decoding.common import starting
 
 SAME = 1.0  # seconds from a Ctrl-C to one that is another
 LATER = 0.02  # seconds to the next look whether an exception would get through
-IMPORTS = "<frozen importlib._bootstrap>"  # the file of importing frames
+# Files whose frames would lose an exception; the first is that of imports.
+DEAF = ("<frozen importlib._bootstrap>", weakref.__file__, starting.__file__)
 # Each is a module of decoding.cli with add_arguments() and run().
 COMMANDS = {
     "translate": "translate text line by line",
@@ -137,11 +139,12 @@ def interruptible() -> Iterator[None]:
 
 
 def is_deaf(frame: FrameType | None) -> bool:
-    """Whether an exception would be lost, or worse: finalizers print it and go on, and a module
-    that is being imported may swallow it, or end the process (torch's, where C++ imports them)."""
+    """Whether an exception would be lost, or worse: finalizers print it and go on, a module that is
+    being imported may swallow it, or end the process (torch's, where C++ imports them), and nobody
+    would know of a process that is being started."""
     while frame is not None and frame.f_code is not main.__code__:
         code = frame.f_code
-        if code.co_filename in (IMPORTS, weakref.__file__) or code.co_name == "__del__":
+        if code.co_filename in DEAF or code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import time
 import traceback
 import warnings
@@ -97,7 +96,6 @@ def serve(
     connection: Connection, engine: type[Engine], task: Task, settings: Settings, text: bool
 ) -> None:
     """Answers requests until the connection closes or one fails."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     warnings.simplefilter("ignore")  # libraries' advice would hide the rows
     try:
         service = Service(engine, task, settings, text)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from decoding.common.starting import start_without_interrupts
 from decoding.compare.engines import Answer, EngineConfig
 from decoding.compare.memory import resident
 from decoding.compare.service import Failure, Loaded, Memory, serve
@@ -66,7 +67,7 @@ class Worker:
         self._process = spawn.Process(
             target=serve, args=(theirs, config.engine, task, settings, text), daemon=True
         )
-        self._process.start()
+        start_without_interrupts(self._process)
         theirs.close()
         self._ready = False
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from decoding.common.starting import start_without_interrupts
 from decoding.corpus.devices import seen_alone
 from decoding.corpus.shards import Shard
 from decoding.corpus.worker import Ended, Progressed, Ready, Setup, Written, serve
@@ -35,10 +36,11 @@ class Worker:
         spawn: Any = multiprocessing.get_context(START)
         self.connection, theirs = spawn.Pipe()
         with seen_alone(self.device) as device:
-            self.process = spawn.Process(
+            process = spawn.Process(
                 target=serve, args=(theirs, setup, device), daemon=True, name="decoding.corpus"
             )
-            self.process.start()
+            start_without_interrupts(process)
+        self.process = process
         theirs.close()
         self.is_ready = False
 

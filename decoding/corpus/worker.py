@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +72,6 @@ class Ended(NamedTuple):
 
 def serve(connection: Connection, setup: Setup, device: str) -> None:
     """Answers shards until the connection closes or something fails."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         with warned() as said:

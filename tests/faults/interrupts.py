@@ -4,10 +4,11 @@
     python -m tests.faults.interrupts --command translate --only 17     one run again
 
 A run is a function of the seed and its number: when the signal comes, from the first import to
-after the end; whether it comes twice; and whether the reader of the output has gone by then.
-Whatever was written must be whole lines, or rows, of what the command writes by itself. It ends by
-the signal or with 130, says nothing of Python's, and leaves no process. Before our first line runs,
-Python itself may answer Ctrl-C with a traceback; such runs are counted apart.
+after the end; whether it comes twice; whether the reader of the output has gone by then; and
+whether the command's own processes have it, too, as from a terminal. Whatever was written must be
+whole lines, or rows, of what the command writes by itself. It ends by the signal or with 130, says
+nothing of Python's, and leaves no process and no temporary file. Before our first line runs, Python
+itself may answer Ctrl-C with a traceback; such runs are counted apart.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 import decoding
+from decoding.compare.results import Comparison
 from tests.server.models import sentence_model
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,10 +76,16 @@ COMMANDS = {
         "--rounds 1 --json {folder}/found.json",
         "found.json",
     ),
+    "job": Command(
+        f"generate --model {STORIES} --input {{shared}}/en --output {{folder}}/out --workers 2 "
+        "--shard-lines 10 --threads 1 --max-new-tokens 5",
+        "out",
+    ),
 }
 # How runs may end: before the signal came; by it; by Python's own answer, before our first line.
 GOOD = ("ended", "interrupted", "python")
 TIMED = ("plan", "compare")  # commands whose output holds what a run has measured
+ATOMIC = ("convert", "shortlist", "job")  # whose file is whole where there is one
 
 
 def write_inputs(folder: Path) -> None:
@@ -92,7 +100,7 @@ def write_inputs(folder: Path) -> None:
 
 def content(path: Path) -> bytes:
     """Of a file; of .npy and .npz the arrays, whatever follows them; of a directory its model's
-    answer."""
+    answer. Raises ValueError for half a comparison."""
     if path.is_dir():
         with decoding.load(path, device="cpu") as model:
             return repr(model.translate(["Danke!"])).encode()
@@ -100,24 +108,29 @@ def content(path: Path) -> bytes:
         found = np.load(path)
         arrays = [found] if path.suffix == ".npy" else [found[name] for name in found]
         return b"".join(array.tobytes() for array in arrays)
+    if path.suffix == ".json":
+        Comparison.from_json(path.read_text("utf-8"))
     return path.read_bytes()
 
 
 @dataclass
 class Moment:
     """When a signal comes, in seconds from the start. again: seconds to a second one, if any.
-    unread: nobody reads the output from then on."""
+    unread: nobody reads the output from then on. everywhere: all processes of the command have it,
+    as from a terminal."""
 
     after: float
     again: float | None = None
     unread: bool = False
+    everywhere: bool = False
 
     @classmethod
     def drawn(cls, seed: int, number: int, seconds: float) -> Moment:
         """seconds: that the command takes."""
         dice = random.Random(f"{seed} {number}")
         again = dice.choice([0.0, 0.002, 0.05]) if dice.random() < 0.3 else None
-        return cls(dice.random() * seconds * 1.1, again, unread=dice.random() < 0.2)
+        after, unread = dice.random() * seconds * 1.1, dice.random() < 0.2
+        return cls(after, again, unread, everywhere=dice.random() < 0.5)
 
     def interrupt(self, process: subprocess.Popen[bytes], reader: int) -> None:
         """Returns at the end of the process. reader: of its output, closed here."""
@@ -126,14 +139,19 @@ class Moment:
         except subprocess.TimeoutExpired:
             pass
         os.close(reader)
-        process.send_signal(signal.SIGINT)  # nothing where it has ended
+        self._send(process)
         if self.again is not None:
             time.sleep(self.again)
-            process.send_signal(signal.SIGINT)
+            self._send(process)
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
+
+    def _send(self, process: subprocess.Popen[bytes]) -> None:
+        """Does nothing where it has ended."""
+        if process.poll() is None:
+            (os.killpg if self.everywhere else os.kill)(process.pid, signal.SIGINT)
 
 
 class Ending(NamedTuple):
@@ -143,7 +161,7 @@ class Ending(NamedTuple):
     out: bytes
     file: bytes | None
     said: str
-    left: list[str]  # processes that it left
+    left: list[str]  # processes and temporary files that it left
 
 
 class Interrupted:
@@ -152,8 +170,10 @@ class Interrupted:
     def __init__(self, name: str, shared: Path) -> None:
         self.name, self._shared = name, shared
         self._command = COMMANDS[name]
-        began = time.perf_counter()
+        # Else a shell's job in the background, which ignores Ctrl-C, would start others that do.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         serves = name == "serve"  # until it is stopped
+        began = time.perf_counter()
         self.whole = self.run(Moment(SERVES if serves else math.inf))
         self.seconds = time.perf_counter() - began
         assert self.whole.status in (STOPPED if serves else [0]), self.whole
@@ -162,11 +182,14 @@ class Interrupted:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             words = self._command.words.format(folder=folder, shared=self._shared)
+            temporary = folder / "temporary"
+            temporary.mkdir()
             reader, pipe = os.pipe()
             with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as said:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "decoding", *words.split()],
                     cwd=ROOT,
+                    env={**os.environ, "TMPDIR": str(temporary)},
                     stdin=subprocess.DEVNULL,
                     stdout=pipe if moment.unread else out,
                     stderr=said,
@@ -174,13 +197,14 @@ class Interrupted:
                 )
                 os.close(pipe)
                 moment.interrupt(process, reader)
+            left = left_of(process.pid) + [path.name for path in temporary.iterdir()]
             file = folder / self._command.file
             return Ending(
                 process.wait(),
                 (folder / "stdout").read_bytes(),
                 content(file) if self._command.file and file.exists() else None,
                 (folder / "stderr").read_text(),
-                left_of(process.pid),
+                left,
             )
 
     def verdict(self, ending: Ending, moment: Moment) -> str:
@@ -188,7 +212,7 @@ class Interrupted:
         if ending.left:
             return f"left {ending.left}"
         if PYTHON.search(ending.said):
-            ours = "decoding/cli" in ending.said or ending.status not in (*STOPPED, 1)
+            ours = "decoding/cli" in ending.said or ending.status not in (-signal.SIGINT, 1)
             return f"said {ending.said}" if ours else "python"
         if ending.status not in (0, *STOPPED, *(UNREAD if moment.unread else ())):
             return f"ended with {ending.status}: {ending.said}"
@@ -201,11 +225,10 @@ class Interrupted:
             return f"half a line: {ending.out[-80:]!r}"
         if self.name not in TIMED and not whole.out.startswith(ending.out):
             return f"wrote {ending.out[-80:]!r}"
-        atomic = self.name in ("convert", "shortlist")
         if ending.file is not None and self.name not in TIMED:
             assert whole.file is not None
-            same = ending.file == whole.file if atomic else whole.file.startswith(ending.file)
-            if not same:
+            atomic = self.name in ATOMIC
+            if not (ending.file == whole.file if atomic else whole.file.startswith(ending.file)):
                 return f"the file has {len(ending.file)} bytes, which differ"
         complete = ending.out == whole.out and ending.file == whole.file
         if ending.status == 0 and self.name not in TIMED and not complete:

@@ -1,4 +1,4 @@
-"""Ctrl-C at some moments of two commands; more of them and the others: interrupts.py."""
+"""Ctrl-C at some moments of some commands; more of them and the others: interrupts.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.interrupts import interrupt, write_inputs
+from tests.faults.interrupts import Interrupted, Moment, interrupt, write_inputs
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -16,3 +16,14 @@ def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     assert interrupt("translate", tmp_path, range(2), seed=0) == 0
     assert interrupt("embed", tmp_path, range(1), seed=0) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.timeout(900)
+def test_ctrl_c_while_a_job_starts_its_workers(tmp_path: Path) -> None:
+    """Which are in their first imports, and have it too, as from a terminal."""
+    write_inputs(tmp_path)
+    job = Interrupted("job", tmp_path)
+    for part in range(1, 9):
+        moment = Moment(job.seconds * part / 16, everywhere=True)
+        assert job.verdict(job.run(moment), moment) in ("interrupted", "python")
