@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import reprlib
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from decoding.corpus.formats.compressed import sync
 from decoding.corpus.shards import Shard
@@ -16,8 +18,9 @@ from decoding.corpus.shards import Shard
 class Finished(NamedTuple):
     """A finished shard: a line of shards.jsonl.
 
-    digest: of what it read. size, checksum: of its file. errors: rows that failed. set_aside: why
-    all have; None where a worker has answered them.
+    digest: of what it read. size, checksum: of its file. errors: rows that failed, and
+    errors_checksum of the file that says why. set_aside: why all have; None where a worker has
+    answered them.
     """
 
     number: int
@@ -30,6 +33,16 @@ class Finished(NamedTuple):
     errors: int
     tokens: int
     set_aside: str | None = None
+    errors_checksum: str = ""
+
+    @classmethod
+    def read(cls, line: bytes) -> Finished:
+        """Raises ValueError or TypeError for what is no such line."""
+        found = cls(**json.loads(line))
+        for name, kind in get_type_hints(cls).items():
+            if not isinstance(getattr(found, name), kind):
+                raise TypeError(f"{name} is {reprlib.repr(getattr(found, name))}")
+        return found
 
 
 class Folder:
@@ -50,6 +63,8 @@ class Folder:
         """What the folder's job is; None where it has none. Raises ValueError for a damaged one."""
         try:
             found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text("utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError(f"it is {reprlib.repr(found)}")
             return found
         except FileNotFoundError:
             return None
@@ -66,12 +81,18 @@ class Folder:
         journal = self.path / "shards.jsonl"
         text = journal.read_bytes() if journal.exists() else b""
         whole = text[: text.rfind(b"\n") + 1]  # the end of a line may be missing: it was not synced
-        for line in whole.splitlines():
-            shard = Finished(**json.loads(line))
+        for number, line in enumerate(whole.split(b"\n")[:-1], 1):
+            try:
+                shard = Finished.read(line)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{journal}, line {number} is damaged: {error}") from None
             self.finished[shard.number] = shard
         for number, shard in list(self.finished.items()):
             path = self.shard(number)
-            if shard.set_aside or not path.exists() or path.stat().st_size != shard.size:
+            is_whole = path.exists() and path.stat().st_size == shard.size
+            if shard.errors and not self.errors(number).exists():
+                is_whole = False
+            if shard.set_aside or not is_whole:
                 del self.finished[number]
         self._journal = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         os.ftruncate(self._journal, len(whole))
@@ -150,4 +171,8 @@ def differences(now: Any, was: Any, name: str = "") -> list[str]:
         keys = [*now, *(key for key in was if key not in now)]
         each = (differences(now.get(k), was.get(k), f"{name}.{k}" if name else k) for k in keys)
         return [line for lines in each for line in lines]
-    return [] if now == was else [f"{name} is {json.dumps(now)} and was {json.dumps(was)}"]
+    return [] if now == was else [f"{name} is {shown(now)} and was {shown(was)}"]
+
+
+def shown(value: Any) -> str:
+    return textwrap.shorten(json.dumps(value), 200, placeholder=" ...")

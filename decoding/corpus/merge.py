@@ -50,6 +50,9 @@ def check(folder: Folder, shard: Finished, number: int) -> None:
         raise ValueError(f"shard {number} is missing in {folder.path}: pass --resume")
     if path.stat().st_size != shard.size or checksum_of(path) != shard.checksum:
         raise ValueError(f"{path} has changed since it was written: remove it, and pass --resume")
+    errors = folder.errors(shard.number)
+    if shard.errors_checksum and checksum_of(errors) != shard.errors_checksum:
+        raise ValueError(f"{errors} has changed since it was written: remove it, and pass --resume")
 
 
 def checksum_of(path: Path) -> str:

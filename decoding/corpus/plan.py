@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -133,8 +134,8 @@ def layout_of(task: RowTask, sources: Sequence[Source], encoding: str, errors: s
     for path, columns in found.items():
         if columns != found[first]:
             raise ValueError(
-                f"{path} has the columns {', '.join(columns)}, and {first} has "
-                f"{', '.join(found[first])}: the inputs of one job have the same columns"
+                f"{path} has the columns {listed(columns)}, and {first} has "
+                f"{listed(found[first])}: the inputs of one job have the same columns"
             )
     if kind == "parquet" and any(not schema(s.path).equals(schema(first)) for s in sources[1:]):
         raise ValueError(f"columns of the inputs have other types than those of {first}")
@@ -154,12 +155,17 @@ def check_columns(
 ) -> None:
     column = getattr(task, "column", None)
     if column is not None and columns and column not in columns:
-        raise ValueError(f"{path} has no column {column!r}: it has {', '.join(columns)}")
+        raise ValueError(f"{path} has no column {column!r}: it has {listed(columns)}")
     both = [name for name in task.answers if name in columns]
     if both and header:
         raise ValueError(
             f"{path} has a column {both[0]!r} already, which the answers would have: rename it"
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message; a file that is no table may have a long line of them."""
+    return textwrap.shorten(", ".join(names), 500, placeholder=" ...")
 
 
 def check_kind(before: str, after: str, task: RowTask) -> None:

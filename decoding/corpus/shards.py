@@ -44,7 +44,7 @@ class Shard:
 
 def expanded(names: Sequence[str | os.PathLike[str]]) -> list[str]:
     """The files of names and patterns, those of a pattern in the order of their names. Raises
-    FileNotFoundError, ValueError for no name and for a name twice."""
+    FileNotFoundError, ValueError for no name, for a name twice and for a pipe."""
     found: list[str] = []
     for name in [os.fspath(each) for each in names]:
         some = sorted(glob.glob(name, recursive=True)) if is_pattern(name) else [name]
@@ -54,6 +54,8 @@ def expanded(names: Sequence[str | os.PathLike[str]]) -> list[str]:
     if not found:
         raise ValueError("a job needs files to read: name them with --input")
     for name in found:
+        if os.path.exists(name) and not os.path.isfile(name):
+            raise ValueError(f"{name} is no file: a job reads its inputs again where it is resumed")
         with open(name, "rb"):  # which says what is wrong with it
             pass
     twice = [name for name in found if found.count(name) > 1] if len(found) < 1000 else []

@@ -157,9 +157,10 @@ def written(
     given = [None if isinstance(answer, Failed) else answer for answer in answers]
     is_first = shard.starts and (shard.source == 0 or setup.output.apart)
     write(str(path), setup.output, rows, given, shard.records, is_first)
-    errors = sum(answer is None for answer in given)
+    errors, errors_checksum = sum(answer is None for answer in given), ""
     if errors:
         write_errors(failed, setup, shard, rows, answers)
+        errors_checksum = hashlib.sha256(failed.read_bytes()).hexdigest()
     data = path.read_bytes()
     finished = Finished(
         number=shard.number,
@@ -171,6 +172,7 @@ def written(
         checksum=hashlib.sha256(data).hexdigest(),
         errors=errors,
         tokens=sum(answer.get("tokens", 0) for answer in given if answer is not None),
+        errors_checksum=errors_checksum,
     )
     return Written(finished, path, failed if errors else None, ())
 

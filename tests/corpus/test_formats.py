@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,9 @@ def test_finished_row_groups_are_passed_over(done: int, tmp_path: Path) -> None:
     some = list(parquet.blocks(path, 2, done))
     assert [each[1:] for each in all_of] == [each[1:] for each in some]
     assert [bool(each[0]) for each in some] == [False] * min(done, 4) + [True] * (4 - min(done, 4))
-    read = [[parquet.rows(each[0]) for each in blocks[done:]] for blocks in (some, all_of)]
+    read = [
+        [parquet.table(each[0]).to_pylist() for each in blocks[done:]] for blocks in (some, all_of)
+    ]
     assert read[0] == read[1]
 
 
@@ -193,6 +196,10 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-9])
     (tmp_path / "no.txt.zst").write_bytes(b"a\n")
     (tmp_path / "no.parquet").write_bytes(b"a\n")
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "page.parquet")
+    page = (tmp_path / "page.parquet").read_bytes()
+    (tmp_path / "page.parquet").write_bytes(page[:4] + b"\xff" * 8 + page[12:])
+    os.mkfifo(tmp_path / "pipe.txt")
     write(tmp_path / "open.csv", 'text\n"a\nb\n')
     write(tmp_path / "twice.csv", "text,text\n")
     write(tmp_path / "taken.csv", "text,capitals\n")
@@ -200,6 +207,8 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         "cut.txt.gz": "cut.txt.gz cannot be decompressed",
         "no.txt.zst": "no.txt.zst cannot be decompressed",
         "no.parquet": "is no Parquet file",
+        "page.parquet": "page.parquet is no Parquet file",
+        "pipe.txt": "pipe.txt is no file",
         "open.csv": "line 2: a quote is opened here and never closed",
         "twice.csv": "two columns named 'text'",
         "taken.csv": "has a column 'capitals' already",
@@ -207,6 +216,39 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     for name, message in messages.items():
         with pytest.raises(ValueError, match=message):
             run([tmp_path / name], str(tmp_path / "out" / name), task={"column": None})
+
+
+def test_a_text_that_is_none_fails_alone(tmp_path: Path) -> None:
+    """Nobody looks at the bytes of a Parquet file before."""
+    binary = pa.array([b"a", b"\xff", b"c"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 3, binary.buffers())
+    pq.write_table(pa.table({"text": text}), tmp_path / "in.parquet")
+    run([tmp_path / "in.parquet"], str(tmp_path / "out.jsonl"))
+    answers = [
+        json.loads(line)["capitals"] for line in text_of(tmp_path / "out.jsonl").split("\n")[:-1]
+    ]
+    assert answers == ["A", None, "C"]
+    [failed] = text_of(tmp_path / "out.jsonl.job/errors.jsonl").splitlines()
+    assert json.loads(failed)["row"] == 2 and "a value cannot be read" in failed
+
+
+def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
+    """That of a job which is resumed: here it is, with all but its outputs."""
+    source = write(tmp_path / "in.txt", "bad a\nb\nc\n")
+    job = run([source], str(tmp_path / "out.txt"))
+    folder = job.plan.folder
+    journal = (folder / "shards.jsonl").read_text()
+    damages = {
+        "shards.jsonl": (journal.replace('"rows"', '"row"', 1), "shards.jsonl, line 1 is damaged"),
+        "shard-000000.errors.jsonl": ("x\n", "errors.jsonl has changed since it was written"),
+        "manifest.json": ("3", "manifest.json is damaged: it is 3"),
+    }
+    for name, (text, message) in damages.items():
+        before = (folder / name).read_text() if (folder / name).exists() else "{}"
+        (folder / name).write_text(text)
+        with pytest.raises(ValueError, match=message):
+            Job(Capitals(), [source], tmp_path / "out.txt", shard_lines=2, resume=True).run()
+        (folder / name).write_text(before)
 
 
 def test_what_does_not_go_together(tmp_path: Path) -> None:

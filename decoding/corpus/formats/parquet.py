@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -18,12 +19,18 @@ def columns(path: str) -> tuple[str, ...]:
         return tuple(file.schema_arrow.names)
 
 
-def opened(path: str) -> Any:
-    """pyarrow's ParquetFile, which reads what it is asked for, not the whole file."""
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """pyarrow's ParquetFile, which reads what it is asked for, not the whole file. Raises
+    ValueError, with the name, for what cannot be read."""
     try:
-        return arrow(".parquet").ParquetFile(path, pre_buffer=False)
-    except arrow().ArrowInvalid as error:
-        raise ValueError(f"{path} is no Parquet file: {error}") from None
+        with arrow(".parquet").ParquetFile(path, pre_buffer=False) as file:
+            yield file
+    except (OSError, UnicodeDecodeError, arrow().ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        said = " ".join(str(error).split())  # several lines, where the file is damaged
+        raise ValueError(f"{path} is no Parquet file: {said}") from None
 
 
 def schema(path: str) -> Any:
@@ -88,10 +95,6 @@ def table(records: bytes) -> Any:
     return arrow().ipc.open_stream(records).read_all()
 
 
-def rows(records: bytes) -> list[dict[str, Any]]:
-    return list(table(records).to_pylist())
-
-
 def write(
     path: str,
     columns: Any,
@@ -129,7 +132,8 @@ def joined(paths: Sequence[str], path: str) -> int:
     with arrow(".parquet").ParquetWriter(path, names) as writer:
         for each in paths:
             with opened(each) as part:
-                writer.write_table(part.read())
-                count += part.metadata.num_rows
+                table = part.read()
+            writer.write_table(table)
+            count += len(table)
     sync(path)
     return count

@@ -24,8 +24,24 @@ class Row:
 def rows_of(records: list[bytes] | bytes, layout: Layout) -> list[Row]:
     """The rows of a block, those that cannot be read with the reason."""
     if isinstance(records, bytes):
-        return [Row(fields) for fields in parquet.rows(records)]
+        return table_rows(records)
     return [row_of(record, layout) for record in records]
+
+
+def table_rows(records: bytes) -> list[Row]:
+    """Of Parquet, where a text may hold what is no UTF-8, and a date what Python has none for."""
+    table = parquet.table(records)
+    try:
+        return [Row(fields) for fields in table.to_pylist()]
+    except (ValueError, OverflowError):
+        return [table_row(table.slice(number, 1)) for number in range(len(table))]
+
+
+def table_row(table: Any) -> Row:
+    try:
+        return Row(table.to_pylist()[0])
+    except (ValueError, OverflowError) as error:
+        return Row({}, f"a value cannot be read: {error}")
 
 
 def row_of(record: bytes, layout: Layout) -> Row:
