@@ -175,6 +175,23 @@ inline bool any(Ints holds) {
 #endif
 }
 
+// Calls use(lane) for the lanes in which a comparison holds.
+template <typename Use>
+inline void for_lanes(Ints holds, Use&& use) {
+#if defined(__AVX512F__)
+  unsigned lanes = _mm512_test_epi32_mask((__m512i)holds, (__m512i)holds);
+  for (; lanes != 0; lanes &= lanes - 1) use(__builtin_ctz(lanes));
+#elif defined(__AVX2__)
+  unsigned lanes = _mm256_movemask_ps((__m256)holds);
+  for (; lanes != 0; lanes &= lanes - 1) use(__builtin_ctz(lanes));
+#else
+  if (!any(holds)) return;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (holds[lane] != 0) use(lane);
+  }
+#endif
+}
+
 // Calls use(i, count...) for all vectors of `size` elements: without a count for whole ones, with
 // the number of elements for a last one that is not.
 template <typename Use>

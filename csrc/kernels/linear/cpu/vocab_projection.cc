@@ -26,17 +26,16 @@ class Best {
   // logits: [kGroup], of the outputs from `first` on.
   void take(const float* logits, int first) {
     for (int c = 0; c < kGroup; c += kLanes) {
-      if (!any(load(logits + c) > bound())) continue;
-      for (int i = c; i < c + kLanes; ++i) {
+      for_lanes(load(logits + c) > bound(), [&](int lane) {
+        const int i = c + lane;
         if (logits[i] > bound()) insert({logits[i], first + i});
-      }
+      });
     }
   }
 
   void insert(const Candidate& candidate) {
-    Candidate* last = list_ + k_ - 1;
-    Candidate* place = std::upper_bound(list_, last, candidate, Better());
-    std::move_backward(place, last, last + 1);
+    Candidate* place = list_ + k_ - 1;
+    for (; place > list_ && better(candidate, place[-1]); --place) *place = place[-1];
     *place = candidate;
   }
 
