@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_arguments(parser)
         args = parser.parse(words)
         job = is_job(args)
+        if name in ON_GPUS:  # threads of numpy's products would only wait, beside the engine's
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         if is_split(args):
             check_split(args, job)
             if not is_rank():
