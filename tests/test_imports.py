@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -43,3 +44,18 @@ def test_what_few_programs_need_does_not_delay_the_others() -> None:
     code = "import sys; sys.modules |= {'asyncio': None, 'yaml': None}; import "
     modules = "decoding.loading, decoding.text.translate, decoding.text.complete"
     subprocess.run([sys.executable, "-c", code + modules], cwd=ROOT, check=True)
+
+
+def test_programs_start_no_threads_of_numpy() -> None:
+    """They would wait in a loop beside the engine's."""
+    pytest.importorskip("threadpoolctl", reason="scikit-learn, of lm-eval, brings it")
+    environment = {name: value for name, value in os.environ.items() if "BLAS" not in name}
+    code = """
+import os
+from decoding.cli.main import main
+main(["translate", "--model", "models/demo", "--threads", "1", os.devnull])
+import numpy, threadpoolctl
+pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+assert pools and all(pool["num_threads"] == 1 for pool in pools), pools
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
