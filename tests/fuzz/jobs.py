@@ -5,10 +5,10 @@
 
 Each case is a function of the seed and its number: a job over a file of any format, in a process
 with little memory and time. Either it refuses, with a ValueError or OSError that names the file, or
-every row of the input is in the output, in its order: answered as its text asks for, or in
-errors.jsonl, with the file, its number and a reason. A job that was interrupted, and whose folder
-was damaged before it is resumed, refuses or has the output of one that nobody disturbs. Some rows
-of JSON have options of their own, of which a small model generates.
+every row of the input is in the output, in its order: answered, or in errors.jsonl with the file,
+its number and a reason. Answers are compared with their texts where the output is JSON lines. The
+same holds for a job that was interrupted, and whose folder was damaged before it is resumed. Some
+rows of JSON have options of their own, of which a small model generates.
 """
 
 from __future__ import annotations
