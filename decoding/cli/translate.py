@@ -29,6 +29,8 @@ from decoding.cli.report import Report
 from decoding.cli.results import Layout, add_result_arguments, write_results
 from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened
+from decoding.text.prefixes import Line
+from decoding.text.prompt_batch import own_option
 
 if TYPE_CHECKING:
     from decoding.text.hypotheses import Hypothesis
@@ -65,10 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_job(args: argparse.Namespace) -> int:
-    from decoding.cli.corpus.running import run_job
+    from decoding.cli.corpus.running import kind_of, run_job
 
-    options = {**translator_options(args), "target_prefix": args.target_prefix}
-    return run_job(args, "translate", options)
+    own = {"own_options": kind_of(args) == "json", "target_prefix": args.target_prefix}
+    return run_job(args, "translate", {**translator_options(args), **own})
 
 
 def run(args: argparse.Namespace) -> None:
@@ -109,21 +111,23 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 def translations(
     translator: Translator, records: Input, pending: deque[Record], args: argparse.Namespace
 ) -> Generator[list[list[Hypothesis]], None, None]:
-    usual = args.target_prefix
-    pairs = (
-        [(record.text, prefix(record, usual)) for record in read] for read in kept(records, pending)
-    )
+    lines = ([line(record, args) for record in read] for read in kept(records, pending))
     # What is sampled depends on how the lines are batched, and must not depend on who writes them.
     fixed = translator.config.do_sample and translator.config.seed is not None
     ready = (lambda: True) if fixed else records.ready
     if args.line_buffered:
-        return translator.groups(pairs, apart=False, ahead=0, ready=ready)
-    return translator.groups(pairs, apart=True, ready=ready)
+        return translator.groups(lines, apart=False, ahead=0, ready=ready)
+    return translator.groups(lines, apart=True, ready=ready)
 
 
-def prefix(record: Record, usual: str) -> str:
-    """The target's prefix: a JSON line may have its own."""
-    own = record.fields.get("target_prefix", usual)
-    if not isinstance(own, str):
-        raise ValueError(f"'target_prefix' of a JSON line must be a string, got {own!r}")
-    return own
+def line(record: Record, args: argparse.Namespace) -> Line:
+    """A JSON line may have a prefix of its target and a limit of its own."""
+    fields = record.fields
+    prefix = fields.get("target_prefix", args.target_prefix)
+    if not isinstance(prefix, str):
+        raise ValueError(f"'target_prefix' of a JSON line must be a string, got {prefix!r}")
+    try:
+        own = own_option(fields, "max_new_tokens") if args.input_format == "json" else None
+    except ValueError as error:
+        raise ValueError(f"{record.where}: {error}") from None
+    return Line(record.text, prefix, own)

@@ -24,7 +24,8 @@ from decoding.text.complete import (
 )
 from decoding.text.hypotheses import Hypothesis, without_repeats
 from decoding.text.pipeline import Pipeline
-from decoding.text.prompt_batch import PromptBatch, own_options
+from decoding.text.prefixes import Line
+from decoding.text.prompt_batch import PromptBatch, own_option, own_options
 from decoding.text.texts import checked
 from decoding.text.translate import Translator
 
@@ -85,12 +86,13 @@ def fields_of(name: str, one: Hypothesis, aligned: bool) -> Answer:
 
 class Translate:
     """Translations, by Translator: see there for the options. target_prefix: of all, where a row
-    has no column of this name."""
+    has no column of this name. own_options: a row may have max_new_tokens, too."""
 
     def __init__(self, task: Asked, model: decoding.Model) -> None:
         self._task, self._model, self._columns = task, model, task.columns(task.key, "1")
         self._options = dict(task.options)
         self._prefix = self._options.pop("target_prefix", None) or ""
+        self._has_own = self._options.pop("own_options", False)
         if self._options.get("shortlist") is not None:  # read once
             self._options["shortlist"] = decoding.Shortlist.load(self._options["shortlist"])
         self._translator(0)  # which says what is wrong with the options
@@ -102,14 +104,13 @@ class Translate:
             options["seed"] = (options["seed"] + number) % 2**64
         return Translator(self._model, **options)
 
-    def read(self, row: Fields) -> tuple[str, str]:
+    def read(self, row: Fields) -> Line:
         has_prefix = row.get("target_prefix") is not None
         prefix = text_of(row, "target_prefix") if has_prefix else self._prefix
-        return text_of(row, *self._columns), prefix
+        limit = own_option(row, "max_new_tokens") if self._has_own else None
+        return Line(text_of(row, *self._columns), prefix, limit)
 
-    def __call__(
-        self, given: Sequence[tuple[str, str]], numbers: Sequence[int]
-    ) -> Iterator[list[Answer]]:
+    def __call__(self, given: Sequence[Line], numbers: Sequence[int]) -> Iterator[list[Answer]]:
         translator = self._translator(numbers[0])
         with closing(translator.groups([list(given)], translator.is_many(len(given)))) as groups:
             for group in groups:

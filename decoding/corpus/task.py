@@ -32,10 +32,10 @@ class Task:
         Task("translate", "models/demo", options={"num_beams": 2})
 
     column: that a text is in; None: the command's own. load: arguments of decoding.load(). options:
-    of translate those of Translator and target_prefix; of generate those of Model.complete(), and
-    unique, batch_tokens, chat, system, chat_template, raw, own_options (a row may have columns with
-    its own max_new_tokens, temperature, top_k, top_p and seed); of score source_column, src_lang
-    and tgt_lang; of embed truncate.
+    of translate those of Translator, target_prefix and own_options (a row may have a column
+    max_new_tokens); of generate those of Model.complete(), and unique, batch_tokens, chat, system,
+    chat_template, raw, own_options (also temperature, top_k, top_p and seed); of score
+    source_column, src_lang and tgt_lang; of embed truncate.
 
     Raises ValueError for an unknown command.
     """

@@ -17,7 +17,8 @@ class Lengths:
     source: int  # of a part of a line, EOS included
     own: int | None  # the model's own max_length; None: it has none
     positions: int  # of the decoder
-    asked: bool  # the caller has set a length, which generate() then applies
+    max_new: int | None  # max_new_tokens of the caller's options, else
+    max_length: int | None  # max_length of them: generate() applies it
 
     @classmethod
     def of(cls, spec: ModelSpec, options: dict[str, Any], config: GenerationConfig) -> Lengths:
@@ -29,31 +30,38 @@ class Lengths:
                 "translation needs an encoder, and this model has a decoder alone: it continues "
                 "texts, with generate() or `decoding generate`"
             )
-        asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
         for name in PER_ROW:
             if isinstance(getattr(config, name), tuple):
                 raise ValueError(f"{name} must be one value for all lines, got one for each row")
+        max_new, max_length = (options.get(name) for name in ("max_new_tokens", "max_length"))
+        asked = max_new is not None or max_length is not None
         own = config.max_length
         if isinstance(config.max_new_tokens, int):  # it wins, and does not count the start token
             own = 1 + config.max_new_tokens
         own = min(own, decoder.positions) if own is not None and not asked else None
         # Half, so that a translation of twice the source's length is not cut.
         source = min(encoder.positions, (own or decoder.positions) // 2)
-        return cls(source, own, decoder.positions, asked)
+        return cls(source, own, decoder.positions, max_new, max_length)
 
-    def max_new_tokens(self, source: int, prompt: int = 1) -> int | None:
-        """The option of this name for generate(); None: leave it to the caller's own options.
+    @property
+    def asked(self) -> bool:
+        """Whether the caller's options set a length."""
+        return self.max_new is not None or self.max_length is not None
+
+    def max_new_tokens(self, source: int, prompt: int = 1) -> int:
+        """The option of this name for generate().
 
         source: tokens of the part that is translated. prompt: those that its translation begins
         with, the start token among them.
         """
-        if self.asked:
-            return None
-        return (self.own or min(2 * source + 49 + prompt, self.positions)) - prompt
+        if self.max_new is not None:
+            return self.max_new
+        own = self.max_length or self.own or min(2 * source + 49 + prompt, self.positions)
+        return own - prompt
 
     def check_prompt(self, line: int, prompt: int) -> None:
         """Raises ValueError where nothing can be generated behind it."""
-        most = (self.own or self.positions) - 1
+        most = (self.max_length or self.own or self.positions) - 1
         if prompt > most:
             raise ValueError(
                 f"line {line}: target_prefix has {prompt} tokens with the start token, and the "

@@ -13,7 +13,7 @@ from decoding.common.phases import Phases
 from decoding.generation.config import GenerationConfig
 from decoding.text.chunks import CHARACTERS, Incoming
 from decoding.text.lengths import Lengths
-from decoding.text.prefixes import prompt_ids, start_ids
+from decoding.text.prefixes import Line, prompt_ids, start_ids
 from decoding.text.rows import Rows
 from decoding.text.splitting import split_text
 from decoding.text.texts import checked
@@ -26,9 +26,9 @@ class Window:
     for the model; a blank line has none.
 
     first: the number of the first line, from 1. ends: of each line, how many parts there are up to
-    its end. max_new: tokens of each part's translation; 0: the caller's options say. prompts: what
-    the decoder begins with, of each part: the start token and the target's prefix. warnings: to be
-    given by the caller's thread.
+    its end. max_new: tokens that each part's translation may have. prompts: what the decoder begins
+    with, of each part: the start token and the target's prefix. warnings: to be given by the
+    caller's thread.
     """
 
     first: int
@@ -44,16 +44,12 @@ class Window:
         together; longest first so that memory grows only once."""
         lengths = self.parts.lengths
         order = (-lengths).argsort(kind="stable")
-        sums, limits = lengths[order].cumsum(), self.max_new[order]
-        # One call has one length limit, and a line's limit must not depend on its neighbours.
-        changes = [*(np.flatnonzero(np.diff(limits)) + 1).tolist(), len(order)]
+        sums = lengths[order].cumsum()
         begin = before = 0
-        for change in changes:
-            while begin < change:
-                full = int(np.searchsorted(sums, before + tokens, "right"))
-                end = min(max(full, begin + 1), change)
-                yield order[begin:end]
-                begin, before = end, int(sums[end - 1])
+        while begin < len(order):
+            end = max(int(np.searchsorted(sums, before + tokens, "right")), begin + 1)
+            yield order[begin:end]
+            begin, before = end, int(sums[end - 1])
 
 
 @dataclass
@@ -81,10 +77,9 @@ class Cutter:
         return ids
 
     def windows(
-        self, lists: Iterable[list[tuple[str, str]]], tokens: int, ready: Callable[[], bool]
+        self, lists: Iterable[list[Line]], tokens: int, ready: Callable[[], bool]
     ) -> Iterator[Window]:
-        """Windows of successive lines and their targets' prefixes, of about `tokens` source tokens
-        each.
+        """Windows of successive lines, of about `tokens` source tokens each.
 
         All lines of one are cut at once, so it is as many characters as so many tokens had before.
         lists, ready: as of Incoming.
@@ -103,9 +98,9 @@ class Cutter:
             characters += len(chunk) + sum(map(width, chunk))
             seen += len(window.parts.ids)
 
-    def cut(self, first: int, lines: Sequence[tuple[str, str]]) -> Window:
+    def cut(self, first: int, lines: Sequence[Line]) -> Window:
         """first: the number of the first line."""
-        given = [line for line, _ in lines]
+        given = [line.text for line in lines]
         check(first, given)
         if len(lines) == 1 and (window := self._one_part(first, lines)):
             return window
@@ -117,20 +112,21 @@ class Cutter:
             owners, texts, parts, warnings = self._divided(first, owners, texts, parts)
         prompts = self._prompts(first, lines, owners.tolist())
         limits = map(self.lengths.max_new_tokens, parts.lengths.tolist(), map(len, prompts))
-        max_new = np.array([limit or 0 for limit in limits], np.int64)
+        own = (lines[owner].max_new_tokens for owner in owners.tolist())
+        max_new = np.array([a or b for a, b in zip(own, limits, strict=True)], np.int64)
         ends = np.searchsorted(owners, np.arange(len(lines)), "right").tolist()
         return Window(first, ends, texts, parts, prompts, max_new, warnings)
 
-    def _one_part(self, first: int, lines: Sequence[tuple[str, str]]) -> Window | None:
+    def _one_part(self, first: int, lines: Sequence[Line]) -> Window | None:
         """The window of one line, as servers have them, in a third of the time; None where it is
         blank or too long."""
-        [(line, _)] = lines
-        ids = self.tokenizer.encode(line)
-        if not line.strip() or ids == self.blank or len(ids) > self.lengths.source:
+        [line] = lines
+        ids = self.tokenizer.encode(line.text)
+        if not line.text.strip() or ids == self.blank or len(ids) > self.lengths.source:
             return None
         [prompt] = prompts = self._prompts(first, lines, [0])
-        limit = self.lengths.max_new_tokens(len(ids), len(prompt)) or 0
-        return Window(first, [1], [line], Rows.of([ids]), prompts, np.array([limit]), [])
+        limit = line.max_new_tokens or self.lengths.max_new_tokens(len(ids), len(prompt))
+        return Window(first, [1], [line.text], Rows.of([ids]), prompts, np.array([limit]), [])
 
     def _with_text(self, lines: Sequence[str], rows: Rows) -> Array:
         """bool, of each line whether the model is given anything."""
@@ -171,24 +167,22 @@ class Cutter:
         texts = split_text(text, lambda part: len(encode(code + part)) <= self.lengths.source)
         return [(code + part, encode(code + part)) for part in texts if part.strip()]
 
-    def _prompts(
-        self, first: int, lines: Sequence[tuple[str, str]], owners: Sequence[int]
-    ) -> list[list[int]]:
+    def _prompts(self, first: int, lines: Sequence[Line], owners: Sequence[int]) -> list[list[int]]:
         """What the decoder begins with, of each part: only the first of a line has its prefix."""
         prompts = [self.start] * len(owners)
         self.lengths.check_prompt(first, len(self.start))
         for part, owner in enumerate(owners):
-            prefix = lines[owner][1]
+            prefix = lines[owner].target_prefix
             if prefix and (part == 0 or owners[part - 1] != owner):
                 prompts[part] = prompt_ids(self.tokenizer, self.config, prefix)
                 self.lengths.check_prompt(first + owner, len(prompts[part]))
-        if self.aligned and any(prefix for _, prefix in lines):
+        if self.aligned and any(line.target_prefix for line in lines):
             raise ValueError("alignments and target_prefix do not go together: leave one out")
         return prompts
 
 
-def width(line: tuple[str, str]) -> int:
-    return len(line[0])
+def width(line: Line) -> int:
+    return len(line.text)
 
 
 def check(first: int, lines: Sequence[str]) -> None:

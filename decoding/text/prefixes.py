@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from decoding.common.arrays import Array
 from decoding.engine.request import IGNORED
@@ -24,15 +24,23 @@ class ScoringModel(Protocol):
     ) -> list[Array]: ...
 
 
-def paired(lines: Iterable[str], prefix: str | Iterable[str]) -> Iterator[tuple[str, str]]:
+class Line(NamedTuple):
+    """A text to translate. max_new_tokens: its own; None: as the options say."""
+
+    text: str
+    target_prefix: str = ""
+    max_new_tokens: int | None = None
+
+
+def paired(lines: Iterable[str], prefix: str | Iterable[str]) -> Iterator[Line]:
     """Each line with its target's prefix. Raises ValueError where there are more of one."""
     if isinstance(prefix, str):
-        yield from zip(lines, itertools.repeat(prefix))
+        yield from map(Line, lines, itertools.repeat(prefix))
         return
     for line, own in itertools.zip_longest(lines, prefix):
         if line is None or own is None:
             raise ValueError("target_prefix must be one text, or one for each line to translate")
-        yield line, own
+        yield Line(line, own)
 
 
 def start_ids(config: GenerationConfig) -> list[int]:

@@ -17,17 +17,24 @@ OWN = ("max_new_tokens", "temperature", "top_k", "top_p", "seed")
 def own_options(fields: Mapping[str, Any], samples: bool) -> dict[str, Any]:
     """The options of generate() that a JSON line has of its own. Raises ValueError for values that
     are none, and for those of sampling where not `samples`."""
-    found = {name: fields[name] for name in OWN if fields.get(name) is not None}
-    for name, value in found.items():
-        if not isinstance(value, (int, float)):
-            raise ValueError(f"{name!r} must be a number, got {value!r}")
-        try:
-            OPTIONS[name]["check"](name, value)
-        except TypeError as error:
-            raise ValueError(str(error)) from None
-        if name != "max_new_tokens" and not samples:
-            raise ValueError(f"{name!r} is for samples: add --do-sample")
+    found = {name: own_option(fields, name) for name in OWN if fields.get(name) is not None}
+    if not samples and (drawn := [name for name in found if name != "max_new_tokens"]):
+        raise ValueError(f"{drawn[0]!r} is for samples: add --do-sample")
     return found
+
+
+def own_option(fields: Mapping[str, Any], name: str) -> Any:
+    """One of them; None where the line has it not."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"{name!r} must be a number, got {value!r}")
+    try:
+        OPTIONS[name]["check"](name, value)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    return value
 
 
 @dataclass(frozen=True, eq=False)

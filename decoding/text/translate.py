@@ -22,7 +22,7 @@ from decoding.generation.call import Started
 from decoding.text.hypotheses import Hypothesis, Lines
 from decoding.text.parts import Window
 from decoding.text.pipeline import Pipeline
-from decoding.text.prefixes import paired
+from decoding.text.prefixes import Line, paired
 from decoding.text.texts import as_texts
 from decoding.text.window_translator import TranslationModel, WindowTranslator
 
@@ -125,14 +125,14 @@ class Translator(WindowTranslator):
 
     def groups(
         self,
-        lines: Iterable[list[tuple[str, str]]],
+        lines: Iterable[list[Line]],
         apart: bool,
         *,
         ahead: int | None = None,
         ready: Callable[[], bool] = lambda: True,
     ) -> Generator[list[list[Hypothesis]], None, None]:
-        """As stream(), the lines that are finished together at a time. lines: with their targets'
-        prefixes, in lists of those that are there at once. apart: in threads of their own."""
+        """As stream(), the lines that are finished together at a time. lines: in lists of those
+        that are there at once. apart: in threads of their own."""
         device = self.model.place.type
         tokens = (AHEAD[device] if ahead is None else ahead) * self.batch_tokens
         pipeline: Pipeline[Batch] = Pipeline(device, self.phases, apart)

@@ -22,7 +22,7 @@ from decoding.text.hypotheses import Hypothesis, most_hypotheses, without_repeat
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
 from decoding.text.parts import Cutter, Window
-from decoding.text.prefixes import attentions_of, sums
+from decoding.text.prefixes import Line, attentions_of, sums
 from decoding.text.rows import Rows
 from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.text_model import TextModel
@@ -114,11 +114,10 @@ class WindowTranslator:
 
     def cut(self, lines: Sequence[str]) -> Window:
         """All lines as one window."""
-        return self._cutter.cut(1, [(line, "") for line in lines])
+        return self._cutter.cut(1, list(map(Line, lines)))
 
     def inputs(self, window: Window, chosen: Array) -> dict[str, Any]:
-        """The arguments of generate() for parts of a window that share a limit of length. chosen:
-        int64 [n]."""
+        """The arguments of generate() for parts of a window. chosen: int64 [n]."""
         ids, mask = window.parts.select(chosen).table()
         own = {"input_ids": ids, "attention_mask": mask, "output_attentions": self.alignments}
         return own | self.options_of(window, chosen)
@@ -127,8 +126,9 @@ class WindowTranslator:
         """The same for an engine, which is given ids apart, and keeps no attentions."""
         options = dict(self.options)
         prompts = [window.prompts[i] for i in chosen.tolist()]
-        if window.max_new[chosen[0]]:
-            options["max_new_tokens"] = int(window.max_new[chosen[0]])
+        limits = window.max_new[chosen].tolist()
+        own = limits if len(set(limits)) > 1 else limits[0]
+        options |= {"max_new_tokens": own, "max_length": None}
         if self.config.do_sample and isinstance(self.config.seed, int):
             options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
         if any(len(prompt) > 1 for prompt in prompts):
@@ -194,16 +194,19 @@ class WindowTranslator:
 
     def _warn_of_cuts(self, window: Window, chosen: Array, tokens: Sequence[int]) -> None:
         """tokens: of the rows of each part, one part after the other."""
-        most = int(window.max_new[chosen[0]])
-        if not most or most not in tokens:
+        lengths, n = self._cutter.lengths, self.config.num_return_sequences
+        if lengths.asked:
             return
-        rows = np.flatnonzero(np.equal(tokens, most))
-        for part in dict.fromkeys(chosen[rows // self.config.num_return_sequences].tolist()):
-            line = window.first + bisect_right(window.ends, part)
-            warn(
-                f"line {line}: a translation has reached the model's maximum of {most} tokens "
-                "and may be cut"
-            )
+        rows = np.flatnonzero(np.equal(tokens, np.repeat(window.max_new[chosen], n)))
+        for part in dict.fromkeys(chosen[rows // n].tolist()):
+            source, prompt = int(window.parts.lengths[part]), len(window.prompts[part])
+            most = lengths.max_new_tokens(source, prompt)
+            if window.max_new[part] == most:  # and it is not the line's own
+                line = window.first + bisect_right(window.ends, part)
+                warn(
+                    f"line {line}: a translation has reached the model's maximum of {most} tokens "
+                    "and may be cut"
+                )
 
     def _sums(self, window: Window, chosen: Array, new: list[list[int]]) -> list[float]:
         """The sums of the log-probabilities of new tokens, each row behind a part of `chosen`."""

@@ -89,7 +89,8 @@ def test_arguments_reach_the_model(translate: Translate) -> None:
     search = "--num-beams 2 --length-penalty 0.5 --early-stopping never --max-length 9"
     translate(*search.split(), source=b"a\n")
     [(_, options)] = translate.model.calls
-    expected = {"num_beams": 2, "length_penalty": 0.5, "early_stopping": "never", "max_length": 9}
+    expected = {"num_beams": 2, "length_penalty": 0.5, "early_stopping": "never"}
+    expected["max_new_tokens"] = 8  # max_length counts the start token
     assert expected.items() <= options.items()
     extras = "--early-stopping true --patience 2 --length-normalization gnmt --coverage-penalty 0.3"
     extras += " --diversity-rate 0.2 --repetition-penalty 1.2 --no-repeat-ngram-size 3"
@@ -111,7 +112,7 @@ def test_arguments_reach_the_model(translate: Translate) -> None:
     assert options["min_p"] == 0.1
     translate(source=b"a\n")
     [(_, options)] = translate.model.calls
-    assert not {*expected, "num_beams", "early_stopping", "max_length"} & set(options)
+    assert not {*expected, "num_beams", "early_stopping"} & set(options)
     translate("--early-stopping", "false", source=b"a\n")
     assert translate.model.calls[0][1]["early_stopping"] is False
 
@@ -324,3 +325,12 @@ def test_target_prefix(translate: Translate) -> None:
     assert [len(prompt) for prompt in options["decoder_input_ids"]] == [2, 1]
     status, _, err = translate("--target-prefix", "x " * 600, source=b"a\n")
     assert status == 2 and "target_prefix has 601 tokens" in err
+
+
+def test_a_limit_of_a_line(translate: Translate) -> None:
+    source = b'{"text": "a b c", "max_new_tokens": 2}\n{"text": "d e f"}\n'
+    _, out, _ = translate("--input-format", "json", "--output-format", "lines", source=source)
+    assert out == "A B\nD E F\n"
+    source = b'{"text": "a", "max_new_tokens": 0}\n'
+    status, _, err = translate("--input-format", "json", source=source)
+    assert status == 2 and "line 1: max_new_tokens must be" in err

@@ -106,10 +106,10 @@ class StandIn(decoding.Model):
         time.sleep(self.seconds)
         self.busy_seconds += self.seconds
         settings = self.generation_config | options
-        most = settings.get("max_new_tokens") or settings["max_length"] - 1
+        limits = np.broadcast_to(settings["max_new_tokens"], len(input_ids)).tolist()
         prompts = options.get("decoder_input_ids", [[START]] * len(input_ids))
         found, counts, scores = [], [], []
-        for prompt, row in zip(prompts, input_ids, strict=True):
+        for prompt, row, most in zip(prompts, input_ids, limits, strict=True):
             for k in range(settings["num_return_sequences"]):
                 new = (row[:-1] + row[-2:-1] * k + [EOS])[:most]
                 found.append([*prompt, *new])

@@ -21,6 +21,7 @@ import decoding.models
 from decoding.generation.batching import ROWS
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.pipeline import RUNNING
+from decoding.text.prefixes import Line
 from decoding.text.splitting import split_text
 from decoding.text.translate import Translator, translate
 from tests.support.demo import DEMO
@@ -58,7 +59,7 @@ def test_texts_to_texts() -> None:
         "",
     ]
     assert translate(model, []) == []
-    assert len(model.calls) > 1  # lines of different lengths have different limits
+    assert len(model.calls) == 1
 
 
 def test_one_text_has_one_result() -> None:
@@ -145,16 +146,15 @@ def test_searches_without_scores() -> None:
         ({"max_length": 1000}, {}, 511),
         ({"max_length": 30}, {"max_length": None}, 2 * 3 + 50 - 1),
         ({"max_length": 30}, {"max_new_tokens": 7}, 7),
-        ({"max_length": 30}, {"max_length": 9}, None),
-        ({"max_length": 30}, {"generation_config": {"max_length": 9}}, None),
+        ({"max_length": 30}, {"max_length": 9}, 8),
+        ({"max_length": 30}, {"generation_config": {"max_length": 9}}, 8),
     ],
 )
-def test_lengths(checkpoint: dict, options: dict, expected: int | None) -> None:
+def test_lengths(checkpoint: dict, options: dict, expected: int) -> None:
     model = StandIn(**checkpoint)
     assert translate(model, ["a b"], **options) == ["A B"]
     [(_, passed)] = model.calls
-    assert passed.get("max_new_tokens") == expected
-    assert passed.get("max_length") == (9 if expected is None else options.get("max_length"))
+    assert passed["max_new_tokens"] == expected and passed["max_length"] is None
 
 
 def test_without_a_maximum_positions_are_one() -> None:
@@ -166,9 +166,18 @@ def test_without_a_maximum_positions_are_one() -> None:
 def test_limits_do_not_depend_on_neighbours() -> None:
     model = StandIn()
     translate(model, ["a", "a b", "a b c", "b"])
-    limits = {len(ids[0]): options["max_new_tokens"] for ids, options in model.calls}
-    assert limits == {2: 53, 3: 55, 4: 57}
-    assert all(len({len(row) for row in ids}) == 1 for ids, _ in model.calls)
+    [(ids, options)] = model.calls
+    assert [len(row) for row in ids] == [4, 3, 2, 2]
+    assert options["max_new_tokens"] == [57, 55, 53, 53]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_length": 4}, {"max_new_tokens": 3}])
+def test_lines_with_limits_of_their_own(options: dict, recwarn: pytest.WarningsRecorder) -> None:
+    lines = [Line("a b c", "", 2), Line("a b c d e"), Line("a b", "", 1), Line("c d e", "", 9)]
+    [found] = Translator(StandIn(), **options).groups([lines], apart=False)
+    rest = "A B C" if options else "A B C D E"
+    assert [best.text for [best] in found] == ["A B", rest, "A", "C D E"]
+    assert not recwarn  # that a translation may be cut
 
 
 def test_long_line_is_cut_at_sentences_and_joined() -> None:
@@ -282,7 +291,7 @@ def test_a_small_window_at_the_end_goes_where_others_went() -> None:
 def test_finished_lines_come_before_the_window_is_done() -> None:
     model = StandIn(max_length=100)
     translator, text = Translator(model, batch_tokens=5), ["a b c d", "a", "b c d e", "b"]
-    groups = translator.groups([[(line, "") for line in text]], apart=False)
+    groups = translator.groups([list(map(Line, text))], apart=False)
     assert [best.text for [best] in next(groups)] == ["A B C D"]
     assert len(model.calls) == 1
     assert [best.text for [best] in next(groups)] == ["A", "B C D E"]
@@ -292,7 +301,8 @@ def test_finished_lines_come_before_the_window_is_done() -> None:
 def test_samples_repeat_with_the_seed_and_differ_between_calls() -> None:
     def seeds(**options: Any) -> list[Any]:
         model = StandIn()
-        translate(model, ["a", "a b", "a b c"], num_beams=1, do_sample=True, **options)
+        texts = ["a", "a b", "a b c"]
+        translate(model, texts, num_beams=1, do_sample=True, batch_tokens=3, **options)
         return [options.get("seed") for _, options in model.calls]
 
     assert seeds(seed=7) == seeds(seed=7) == [7, 8, 9]
