@@ -17,11 +17,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sacrebleu
-import sentencepiece
 
-from benchmarks.cases import texts
+from benchmarks.cases import forced, texts
+from benchmarks.cases.workloads import WORKLOADS
 from benchmarks.gpu_watch import GpuWatch
 from benchmarks.report.rows import write_rows
 from decoding.compare.engines import installed
@@ -131,28 +132,52 @@ def core_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def programs(options: argparse.Namespace, source: Path, folder: Path) -> Iterator[Program]:
+def programs(options: argparse.Namespace, text: texts.Text, folder: Path) -> Iterator[Program]:
     """In the order of `--providers`, of each those types that it computes in on the device, and
     the sizes of batches that it may have."""
-    arguments = ["--input", source, "--device", options.device, "--num-beams", options.num_beams]
+    arguments = ["--device", options.device, "--num-beams", options.num_beams]
     arguments += ["--max-new-tokens", MAX_NEW_TOKENS]
     if options.threads:
         arguments += ["--threads", options.threads]
+    original, inputs = options.model, plain_input(text, folder)
+    if options.shape:
+        original = folder / options.shape
+        forced.save_model(options.shape, options.model, original)
+        inputs = forced_input(text, forced.limits(options.model, text.references), folder)
     for engine in installed(options.providers):
         for dtype in options.dtype:
             if dtype not in engine.dtypes[options.device]:
                 continue
-            model, more = options.model, []
+            model, more = original, []
             if engine.converts:
                 model, more = folder / f"model-{dtype}", ["--pieces", options.model]
-                convert(options.model, model, dtype, numbered=False)
+                convert(original, model, dtype, numbered=False)
             output = folder / f"{engine.name}-{dtype}.txt"
             module, _ = MODULES[engine.name]
             for tokens in BATCH_TOKENS.get(engine.name, [options.batch_tokens]):
                 own = ["--model", model, "--dtype", dtype, "--output", output, *more]
-                own += ["--batch-tokens", tokens, *arguments]
+                own += ["--batch-tokens", tokens, *inputs[engine.name], *arguments]
                 command = [sys.executable, "-m", *module.split(), *map(str, own)]
                 yield Program(engine.name, dtype, tokens, options.threads, command, output)
+
+
+def plain_input(text: texts.Text, folder: Path) -> dict[str, list[Any]]:
+    """The arguments of each program that say what to translate."""
+    source = folder / "source.txt"
+    source.write_text("".join(line + "\n" for line in text.sources), encoding="utf-8")
+    return dict.fromkeys(MODULES, ["--input", source])
+
+
+def forced_input(text: texts.Text, limits: Sequence[int], folder: Path) -> dict[str, list[Any]]:
+    """The same, where each translation has as many tokens as its reference: the end is banned."""
+    found = plain_input(text, folder)
+    lines, numbers = folder / "source.jsonl", folder / "limits.txt"
+    forced.write_lines(lines, text.sources, limits)
+    numbers.write_text("".join(f"{limit}\n" for limit in limits))
+    ours = ["--input", lines, "--input-format", "json", "--output-format", "lines"]
+    found["ours"] = [*ours, "--suppress-tokens", 0]
+    found["ctranslate2"] += ["--limits", numbers]
+    return found
 
 
 def fastest(found: Iterable[Program]) -> list[Program]:
@@ -176,9 +201,7 @@ def measure(options: argparse.Namespace) -> list[TranslateRow]:
     """
     text = texts.joined(texts.read(options.text, options.lines))
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "source.txt"
-        source.write_text("".join(line + "\n" for line in text.sources), encoding="utf-8")
-        found = fastest(programs(options, source, Path(folder)))
+        found = fastest(programs(options, text, Path(folder)))
         for _ in range(options.repeats):
             for program in found:
                 program.run()
@@ -203,11 +226,10 @@ def make_row(
     lines = program.lines
     if len(lines) != len(text.sources):
         raise RuntimeError(f"{program.provider} wrote {len(lines)} of {len(text.sources)} lines")
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(options.model / "target.spm"))
-    tokens = sum(len(row) + 1 for row in pieces.encode(lines))
+    tokens = sum(forced.limits(options.model, text.references if options.shape else lines))
     p20, p50, p80 = (percentile(program.seconds, percent) for percent in (20, 50, 80))
     return TranslateRow(
-        model=options.model.name,
+        model=options.shape or options.model.name,
         text=" ".join(f"{prefix.parent.name}/{prefix.name}" for prefix in options.text),
         lines=len(lines),
         provider=program.provider,
@@ -253,6 +275,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.translate", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="of Marian's architecture")
     texts.add_arguments(parser, lines=10000)
+    parser.add_argument(
+        "--shape",
+        choices=[name for name, workload in WORKLOADS.items() if workload.has_encoder],
+        help="random weights of this shape in place of the model's, each translation forced to "
+        "the length of its reference",
+    )
     parser.add_argument("--device", choices=DTYPES, default="cpu")
     parser.add_argument("--providers", nargs="+", choices=MODULES, default=list(MODULES))
     parser.add_argument(
@@ -266,6 +294,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")
     options = parser.parse_args(arguments)
+    if options.shape and "huggingface" in options.providers:
+        parser.error("transformers has no lengths by row: leave it out with --shape")
     options.dtype = options.dtype or DTYPES[options.device]
     if options.threads is None:
         options.threads = 2 if options.device == "cpu" else 0

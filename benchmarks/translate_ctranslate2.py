@@ -7,12 +7,12 @@ translate_iterable, which reads ahead, sorts by length and makes batches of a nu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.translate_arguments import parser
 
-PAD = "<pad>"
+EOS, PAD = "</s>", "<pad>"
 
 
 def translate(options: argparse.Namespace) -> None:
@@ -33,23 +33,46 @@ def translate(options: argparse.Namespace) -> None:
 
     def rows(lines: Iterable[str]) -> Iterator[list[str]]:
         for line in lines:
-            yield [*source.encode(line.rstrip("\n"), out_type=str), "</s>"]
+            yield [*source.encode(line.rstrip("\n"), out_type=str), EOS]
 
-    with options.input.open(encoding="utf-8") as lines, options.output.open("w") as sink:
+    def translations(lines: Iterable[str], most: int, banned: Sequence[str]) -> Iterator[str]:
         for result in translator.translate_iterable(
             rows(lines),
             max_batch_size=options.batch_tokens,
             batch_type="tokens",
             beam_size=options.num_beams,
-            max_decoding_length=options.max_new_tokens,
-            suppress_sequences=[[PAD]],
+            max_decoding_length=most,
+            suppress_sequences=[[token] for token in banned],
         ):
-            sink.write(target.decode(result.hypotheses[0]) + "\n")
+            yield target.decode(result.hypotheses[0]) + "\n"
+
+    with options.input.open(encoding="utf-8") as lines, options.output.open("w") as sink:
+        if options.limits is None:
+            sink.writelines(translations(lines, options.max_new_tokens, [PAD]))
+            return
+        limits, given = map(int, options.limits.read_text().split()), list(lines)
+        found = [""] * len(given)
+        for most, numbers in grouped(limits).items():  # a call has one limit
+            group = translations([given[i] for i in numbers], most, [PAD, EOS])
+            for i, text in zip(numbers, group, strict=True):
+                found[i] = text
+        sink.writelines(found)
+
+
+def grouped(limits: Iterable[int]) -> dict[int, list[int]]:
+    """The numbers of the lines that have each limit."""
+    found: dict[int, list[int]] = {}
+    for i, limit in enumerate(limits):
+        found.setdefault(limit, []).append(i)
+    return found
 
 
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument(
         "--pieces", type=Path, required=True, help="has source.spm and target.spm"
+    )
+    arguments.add_argument(
+        "--limits", type=Path, help="tokens of each line's translation, of which none ends before"
     )
     translate(arguments.parse_args())
