@@ -19,9 +19,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cases.kernels import Call, Case, Place, Set, cases
+from benchmarks.cases.kernel_case import Call, Case, Place, Set
 from benchmarks.cases.kernels_blocks import cases as cases_blocks
 from benchmarks.cases.kernels_cpu import cases as cases_cpu
+from benchmarks.cases.kernels_cuda import cases
 from benchmarks.cases.kernels_depthwise import cases as cases_depthwise
 from benchmarks.report.rows import KernelRow, write_rows
 from decoding import _kernels

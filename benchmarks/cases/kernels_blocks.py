@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.cases.kernels import STEP_ROWS, Case, Place, Set
+from benchmarks.cases.kernel_case import STEP_ROWS, Case, Place, Set
 from decoding import _kernels as kernels
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128

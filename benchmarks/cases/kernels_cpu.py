@@ -13,17 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.cases.kernels import (
-    VOCABULARY,
-    Call,
-    Case,
-    Place,
-    Set,
-    cross_attention,
-    norm,
-    packed_attention,
-    self_attention,
-)
+from benchmarks.cases.kernel_case import VOCABULARY, Call, Case, Place, Set
+from benchmarks.cases.kernels_attention import cross_attention, packed_attention, self_attention
+from benchmarks.cases.kernels_rows import norm
 from decoding import _C
 from decoding import _kernels as kernels
 from decoding.models.weights.dtypes import name_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.cases.kernels import STEP_ROWS, Case, Place, Set
+from benchmarks.cases.kernel_case import STEP_ROWS, Case, Place, Set
 from decoding import _kernels as kernels
 
 HEADS, HEAD_DIM = 16, 64
