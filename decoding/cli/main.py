@@ -31,7 +31,7 @@ from decoding.common import starting
 SAME = 1.0  # seconds from a Ctrl-C to one that is another
 LATER = 0.02  # seconds to the next look whether an exception would get through
 # Files whose frames would lose an exception; the first is that of imports.
-DEAF = ("<frozen importlib._bootstrap>", weakref.__file__, starting.__file__)
+UNINTERRUPTIBLE = ("<frozen importlib._bootstrap>", weakref.__file__, starting.__file__)
 # Each is a module of decoding.cli with add_arguments() and run().
 COMMANDS = {
     "translate": "translate text line by line",
@@ -123,7 +123,7 @@ def interruptible() -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal due
-        due = is_deaf(frame)
+        due = is_uninterruptible(frame)
         if not due:
             raise KeyboardInterrupt
         signal.setitimer(signal.ITIMER_REAL, LATER)
@@ -140,13 +140,13 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def is_deaf(frame: FrameType | None) -> bool:
+def is_uninterruptible(frame: FrameType | None) -> bool:
     """Whether an exception would be lost, or worse: finalizers print it and go on, a module that is
     being imported may swallow it, or end the process (torch's, where C++ imports them), and nobody
     would know of a process that is being started."""
     while frame is not None and frame.f_code is not main.__code__:
         code = frame.f_code
-        if code.co_filename in DEAF or code.co_name == "__del__":
+        if code.co_filename in UNINTERRUPTIBLE or code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False
