@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,10 @@ from decoding.cli.report import Report
 from decoding.cli.results import Layout, add_result_arguments, write_results
 from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened
-from decoding.text.prefixes import Line
-from decoding.text.prompt_batch import own_option
 
 if TYPE_CHECKING:
     from decoding.text.hypotheses import Hypothesis
+    from decoding.text.prefixes import Line
     from decoding.text.translate import Translator
 
 
@@ -111,7 +110,7 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 def translations(
     translator: Translator, records: Input, pending: deque[Record], args: argparse.Namespace
 ) -> Generator[list[list[Hypothesis]], None, None]:
-    lines = ([line(record, args) for record in read] for read in kept(records, pending))
+    lines = lines_of(kept(records, pending), args)
     # What is sampled depends on how the lines are batched, and must not depend on who writes them.
     fixed = translator.config.do_sample and translator.config.seed is not None
     ready = (lambda: True) if fixed else records.ready
@@ -120,14 +119,22 @@ def translations(
     return translator.groups(lines, apart=True, ready=ready)
 
 
-def line(record: Record, args: argparse.Namespace) -> Line:
+def lines_of(records: Iterable[list[Record]], args: argparse.Namespace) -> Iterator[list[Line]]:
     """A JSON line may have a prefix of its target and a limit of its own."""
-    fields = record.fields
-    prefix = fields.get("target_prefix", args.target_prefix)
-    if not isinstance(prefix, str):
-        raise ValueError(f"'target_prefix' of a JSON line must be a string, got {prefix!r}")
-    try:
-        own = own_option(fields, "max_new_tokens") if args.input_format == "json" else None
-    except ValueError as error:
-        raise ValueError(f"{record.where}: {error}") from None
-    return Line(record.text, prefix, own)
+    from decoding.text.prefixes import Line
+    from decoding.text.prompt_batch import own_option
+
+    def own(record: Record) -> Line:
+        prefix = record.fields.get("target_prefix", args.target_prefix)
+        if not isinstance(prefix, str):
+            raise ValueError(f"'target_prefix' of a JSON line must be a string, got {prefix!r}")
+        try:
+            return Line(record.text, prefix, own_option(record.fields, "max_new_tokens"))
+        except ValueError as error:
+            raise ValueError(f"{record.where}: {error}") from None
+
+    def usual(record: Record) -> Line:
+        return Line(record.text, args.target_prefix)
+
+    made = own if args.input_format == "json" else usual
+    return (list(map(made, read)) for read in records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from decoding.common.arrays import Array
@@ -174,8 +175,8 @@ def build_output(
     sub_batches: Sequence[SubBatchResult],
     source: TokenBatch | None,
 ) -> Array | GenerateOutput:
-    """The output of generate(), with arrays for tensors. source: the encoder's batch, None without
-    one."""
+    """The output of generate(), with arrays for tensors, and for beam_indices, which texts do not
+    need, a function that finds them. source: the encoder's batch, None without one."""
     returned, rows, encoder = strategy.returned, strategy.rows_per_sentence, source is not None
     tokens = sequences(sub_batches, returned)
     if not config.return_dict_in_generate:
@@ -190,7 +191,7 @@ def build_output(
     scored = config.output_scores or config.output_sequences_scores
     scores: Any = sequences_scores(sub_batches, returned) if scored else None
     longest = int(common["lengths"].max())
-    moves: Any = beam_indices(sub_batches, returned, rows, longest)
+    moves: Any = partial(beam_indices, sub_batches, returned, rows, longest)
     return beam(sequences_scores=scores, beam_indices=moves, **common)
 
 
@@ -214,6 +215,8 @@ def as_tensors(output: Array | GenerateOutput, device: str) -> Tensor | Generate
     def there(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(there(item) for item in value)
+        if callable(value):
+            value = value()
         return torch.as_tensor(value, device=device)
 
     if not isinstance(output, Output):
