@@ -197,14 +197,15 @@ class WindowTranslator:
         lengths, n = self._cutter.lengths, self.config.num_return_sequences
         if lengths.asked:
             return
-        rows = np.flatnonzero(np.equal(tokens, np.repeat(window.max_new[chosen], n)))
-        for part in dict.fromkeys(chosen[rows // n].tolist()):
+        for i, part in enumerate(chosen.tolist()):
+            own = int(window.max_new[part])
+            if own not in tokens[i * n : (i + 1) * n]:
+                continue
             source, prompt = int(window.parts.lengths[part]), len(window.prompts[part])
-            most = lengths.max_new_tokens(source, prompt)
-            if window.max_new[part] == most:  # and it is not the line's own
+            if own == lengths.max_new_tokens(source, prompt):  # and not a limit of the line's own
                 line = window.first + bisect_right(window.ends, part)
                 warn(
-                    f"line {line}: a translation has reached the model's maximum of {most} tokens "
+                    f"line {line}: a translation has reached the model's maximum of {own} tokens "
                     "and may be cut"
                 )
 
