@@ -20,10 +20,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Ranks of a machine may have to share its cores, so a waiting one soon offers its own to others;
-// and it sleeps once the others are not in a step at all.
+// and it sleeps once the others are not in a step at all: a hundredth of the time that it waits.
 constexpr int kSpins = 200;
 constexpr std::chrono::milliseconds kAwake{2};
-constexpr std::chrono::microseconds kNap{100};
+constexpr std::chrono::microseconds kNap{100}, kLongestNap{2000};
 constexpr std::chrono::milliseconds kLook{10};  // between two looks whether a rank still lives
 
 constexpr int64_t kPage = 4096;
@@ -103,7 +103,9 @@ bool Collective::wait_for(int rank, double seconds) {
   for (int spin = 0; spin < kSpins && !has_come(); ++spin) pause();
   const auto begin = Clock::now();
   for (auto now = begin, looked = begin; !has_come(); now = Clock::now()) {
-    now - begin < kAwake ? std::this_thread::yield() : std::this_thread::sleep_for(kNap);
+    const auto waited = now - begin;
+    const auto nap = std::clamp<Clock::duration>(waited / 100, kNap, kLongestNap);
+    waited < kAwake ? std::this_thread::yield() : std::this_thread::sleep_for(nap);
     if (now - looked < kLook) continue;
     looked = now;
     if (is_lost(rank)) lost_ = rank;
