@@ -604,6 +604,7 @@ class Engine:
         threads: int,
         isa: str,
         cache: str = "float32",
+        collective: Collective | None = None,
         detect_overflow: bool = False,
     ) -> None: ...
     @overload
@@ -613,6 +614,7 @@ class Engine:
         weights: dict[str, Stored],
         *,
         device: int,
+        collective: CudaCollective | None = None,
         deterministic: bool = False,
         detect_overflow: bool = False,
     ) -> None: ...
@@ -627,7 +629,8 @@ class Engine:
         overcommit: bool = False,
     ) -> None:
         """Uses `pool`, uint8 [bytes], aligned to 256 bytes, and starts the thread; one that runs
-        is closed before, without draining."""
+        is closed before, without draining. With a collective, whose call has begun: on ranks other
+        than 0 the thread does what rank 0's engine does, and these take no requests."""
     @overload
     def submit(
         self,
@@ -673,13 +676,17 @@ class Engine:
         """All that was told since the last call, as soon as there is anything; empty after so many
         seconds. Each is a request's id, with new tokens, of the best row alone where rows compete,
         else of each row, or with its end, which follows them."""
+    def follow(self, timeout: float) -> bool:
+        """Of a rank other than 0: waits up to so many seconds until rank 0's engine is closed.
+        Returns whether it is; raises Error where this one has ended before."""
     def stats(self) -> dict[str, Any]:
         """See decoding.Engine.stats()."""
     def overflow(self) -> list[tuple[str, float, int]]:
         """As Session.overflow(), but it waits for nobody."""
     def close(self, drain: bool) -> None:
         """Ends the thread: after all requests have ended, or, without `drain`, once they are
-        cancelled. What it tells of them can be waited for afterwards. Twice is no error."""
+        cancelled. What it tells of them can be waited for afterwards. Twice is no error. Of a rank
+        other than 0: at once, and with it rank 0's engine, where that has not been closed."""
 
 def plain_ids(given: Any, *, vocab: int, without: int = -1) -> Array | None:
     """int64 [1, n]: a copy of a list, a tuple or an array of whole numbers, [n] or [1, n], each at

@@ -91,11 +91,16 @@ def runner_of(
         return EncoderSession(spec, encoder, weights, device=place.device, limits=limits)
     arguments = place.arguments()
     if ranks is not None:
-        arguments["collective"] = ranks.collective if ranks.gpus is None else ranks.gpus
+        arguments["collective"] = ranks.ours
     session = _C.Session(spec, weights, **arguments)
     return Session(spec, session, device=place.device, limits=limits, ranks=ranks)
 
 
-def engine_of(spec: ModelSpec, weights: Bound, place: Place) -> _C.Engine:
-    """A compiled engine for decoding.Engine."""
-    return _C.Engine(spec, weights, **place.arguments())
+def engine_of(
+    spec: ModelSpec, weights: Bound, place: Place, ranks: Ranks | None = None
+) -> _C.Engine:
+    """A compiled engine for decoding.Engine. ranks: as in runner_of()."""
+    arguments = place.arguments()
+    if ranks is not None:
+        arguments["collective"] = ranks.ours
+    return _C.Engine(spec, weights, **arguments)

@@ -159,6 +159,11 @@ class BoundModel(TransformersFace):
         return count_parameters(self._whole_spec, self._weights, self.config)
 
     @property
+    def ranks(self) -> Ranks | None:
+        """The processes that share out the model; None where it is whole."""
+        return self._ranks
+
+    @property
     def rank(self) -> int:
         """Which of the processes this is that share out the model (tensor_parallel of load()); 0
         where it is whole."""
@@ -206,16 +211,13 @@ class BoundModel(TransformersFace):
             )
         return self._runner
 
-    def bind_engine(self) -> _C.Engine:
-        """A compiled engine of its own for decoding.Engine, on the weights of the model. Raises
-        NotImplementedError for an encoder alone, and for a model that is split over ranks."""
-        if self._ranks is not None:
-            raise NotImplementedError(
-                "an Engine decides by its clock which request runs when, so the ranks of a model "
-                "with tensor_parallel would part: call its generate() or translate() instead"
-            )
-        engine = engine_of(self.spec, self._weights, self._place(self.threads))
+    def bind_engine(self, ranks: Ranks | None = None) -> _C.Engine:
+        """A compiled engine of its own for decoding.Engine, on the weights of the model. ranks: of
+        this engine, where the model is split. Raises NotImplementedError for an encoder alone."""
+        engine = engine_of(self.spec, self._weights, self._place(self.threads), ranks)
         self._engines.add(engine)
+        if self.ranks is not None:
+            self.ranks.engines.add(engine)
         return engine
 
     def _place(self, threads: int) -> Place:

@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "bindings/bound.h"
+#include "bindings/collective.h"
 #include "bindings/model.h"
 #include "bindings/request.h"
 #include "bindings/token_ids.h"
 #include "bindings/unlocked.h"
+#include "engine/scheduler/follower.h"
+#include "engine/scheduler/leader.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace decoding {
@@ -82,18 +85,20 @@ struct PlainText {
 class PyEngine {
  public:
   PyEngine(const py::object& spec, py::dict weights, int threads, const std::string& isa,
-           const std::string& cache, bool detect_overflow)
-      : device_("cpu"), spec_(model_spec(spec)), weights_(std::move(weights)) {
+           const std::string& cache, std::shared_ptr<cpu::Collective> collective,
+           bool detect_overflow)
+      : device_("cpu"), spec_(model_spec(spec)), weights_(std::move(weights)), ranks_(collective) {
     CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
           cache);
     model_ = load_weights(weight_table(weights_, device_, std::nullopt), spec_);
     runner_ = make_cpu_runner(spec_, model_, threads, isa,
                               cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16,
-                              detect_overflow);
+                              std::move(collective), detect_overflow);
   }
 
   // On a GPU, in the type of the decoder's token table.
   PyEngine([[maybe_unused]] const py::object& spec, py::dict weights, int device,
+           [[maybe_unused]] std::shared_ptr<CudaCollective> collective,
            [[maybe_unused]] bool deterministic, [[maybe_unused]] bool detect_overflow)
       : device_("cuda:" + std::to_string(device)),
         spec_(model_spec(spec)),
@@ -101,7 +106,9 @@ class PyEngine {
 #ifdef DECODING_CUDA
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
     model_ = load_weights(weight_table(weights_, device_, kind), spec_);
-    runner_ = make_cuda_runner(spec_, model_, kind, device, deterministic, detect_overflow);
+    if (collective) ranks_ = collective->ranks();
+    runner_ = make_cuda_runner(spec_, model_, kind, device, std::move(collective), deterministic,
+                               detect_overflow);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -115,13 +122,27 @@ class PyEngine {
   void bind(const RunnerLimits& limits, const py::object& pool, bool prefix_caching,
             bool overcommit) {
     scheduler_.reset();
+    follower_.reset();
     const auto view = TensorView::of(pool, "pool", device_);
     const int64_t page_bytes = bytes_of_page(runner_->plan(limits));
     runner_->bind(limits, view.data<uint8_t>({-1}), view.numel());
     pool_ = pool;
     limits_ = limits;
-    scheduler_ = std::make_unique<Scheduler>(*runner_, limits, spec_, page_bytes, kMostWaiting,
+    if (ranks_ != nullptr && ranks_->rank() > 0) {
+      follower_ = std::make_unique<Follower>(*runner_, *ranks_);
+      return;
+    }
+    if (ranks_ != nullptr) {
+      leader_ = std::make_unique<Leader>(*runner_, *ranks_, spec_.decoder.vocab);
+    }
+    Runner& runner = leader_ ? *leader_ : *runner_;
+    scheduler_ = std::make_unique<Scheduler>(runner, limits, spec_, page_bytes, kMostWaiting,
                                              prefix_caching, overcommit);
+  }
+
+  bool follow(double timeout) {
+    CHECK(follower_ != nullptr, "rank 0 follows nobody");
+    return follower_->wait(timeout);
   }
 
   int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,
@@ -156,7 +177,10 @@ class PyEngine {
 
   void cancel(int64_t id) { scheduler().cancel(id); }
   py::list wait(double timeout) { return told_by(scheduler(), timeout); }
-  void close(bool drain) { scheduler().close(drain); }
+  void close(bool drain) {
+    if (follower_) return follower_->close();
+    scheduler().close(drain);
+  }
 
   Overflow overflow() const { return as_tuples(runner_->overflow()); }
 
@@ -185,6 +209,7 @@ class PyEngine {
 
  private:
   Scheduler& scheduler() {
+    CHECK(follower_ == nullptr, "rank 0 takes the requests of all ranks");
     CHECK(scheduler_ != nullptr, "an engine must be bound before it is used");
     return *scheduler_;
   }
@@ -248,8 +273,12 @@ class PyEngine {
   ModelWeights model_;
   py::object pool_;
   RunnerLimits limits_{};
+  std::shared_ptr<Ranks> ranks_;  // null where the model is whole
   std::unique_ptr<Runner> runner_;
-  std::unique_ptr<Scheduler> scheduler_;  // where the runner is bound; the first to go
+  // Where the runner is bound, the first to go: rank 0's, which leads the others, or one of theirs.
+  std::unique_ptr<Leader> leader_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Follower> follower_;
 };
 
 RunnerLimits runner_limits(int requests, int beams, int source, int prompt, int target, int pages,
@@ -282,12 +311,15 @@ void bind_engine(py::module_& module) {
   const py::call_guard<Unlocked> unlocked;  // of Python's lock
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&,
-                    bool>(),
+                    std::shared_ptr<cpu::Collective>, bool>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
-           py::arg("cache") = "float32", py::arg("detect_overflow") = false)
-      .def(py::init<const py::object&, py::dict, int, bool, bool>(), py::arg("spec"),
-           py::arg("weights"), py::kw_only(), py::arg("device"), py::arg("deterministic") = false,
+           py::arg("cache") = "float32", py::arg("collective") = py::none(),
            py::arg("detect_overflow") = false)
+      .def(
+          py::init<const py::object&, py::dict, int, std::shared_ptr<CudaCollective>, bool, bool>(),
+          py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("device"),
+          py::arg("collective") = py::none(), py::arg("deterministic") = false,
+          py::arg("detect_overflow") = false)
       .def("plan", &PyEngine::plan, py::arg("limits"))
       .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"), py::kw_only(),
            py::arg("prefix_caching") = true, py::arg("overcommit") = false)
@@ -299,6 +331,7 @@ void bind_engine(py::module_& module) {
            py::arg("max_time") = kNever, py::arg("stream") = false, py::arg("salt") = 0)
       .def("cancel", &PyEngine::cancel, py::arg("id"), unlocked)
       .def("wait", &PyEngine::wait, py::arg("timeout"))
+      .def("follow", &PyEngine::follow, py::arg("timeout"), unlocked)
       .def("stats", &PyEngine::stats)
       .def("overflow", &PyEngine::overflow)
       .def("close", &PyEngine::close, py::arg("drain"), unlocked);

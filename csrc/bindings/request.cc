@@ -245,9 +245,10 @@ py::bytes content_of(const PyRequest& r) {
 Request PyRequest::on(const std::string& device) const {
   Request request = *this;
   if (!stop_on_device.is_none()) {
-    const int32_t* table =
-        TensorView::of(stop_on_device, "stop_table", device).data<int32_t>({-1, -1});
+    const auto view = TensorView::of(stop_on_device, "stop_table", device);
+    const int32_t* table = view.data<int32_t>({-1, -1});
     for (SentenceConfig& config : request.configs) config.stop_table = table;
+    request.stop_states = static_cast<int32_t>(view.size(0));
     request.stop_table_owner = HeldObjects::hold(stop_on_device);
   }
   return request;

@@ -10,24 +10,16 @@
 #include <vector>
 
 #include "bindings/bound.h"
+#include "bindings/collective.h"
 #include "bindings/model.h"
 #include "bindings/request.h"
 #include "bindings/tensor.h"
 #include "bindings/unlocked.h"
 #include "engine/session.h"
 #include "kernels/cpu/collective.h"
-#ifdef DECODING_CUDA
-#include "kernels/cuda/collective.h"
-#endif
 
 namespace decoding {
 namespace {
-
-#ifdef DECODING_CUDA
-using CudaCollective = cuda::Collective;
-#else
-struct CudaCollective {};  // there is none
-#endif
 
 class PySession : public Bound<Session> {
  public:

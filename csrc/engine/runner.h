@@ -3,6 +3,7 @@
 // and in which pages, is decided there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,6 +16,7 @@
 #include "engine/model/weights.h"
 #include "engine/search/request.h"
 #include "engine/search/results.h"
+#include "kernels/collective/split_stream.h"
 #include "kernels/search/join.h"
 
 namespace decoding {
@@ -118,11 +120,28 @@ class Runner {
   // Appends those that have ended since the last call. Their results stay until their slot is
   // joined again.
   virtual void ended(std::vector<Ended>& to) = 0;
+  // In place of ended(), where somebody else says who has ended: waits until these have.
+  virtual void await_ended(std::span<const Slot>) {}
   virtual void fetch(Slot slot, const Results& results) = 0;
   // The tokens of a request that has joined that are certain so far, from results.from on: those of
   // its rows, or where rows compete, as one row, what all that may still be the best begin with.
   // Returns how many rows these are: 0 where it has ended, and its end tells all.
   virtual int certain(Slot slot, const Results& results) = 0;
+
+  // Tables of stop strings lie where steps read them, here on the host: copies one, [to.size()],
+  // and makes one for requests.
+  virtual void copy_stop_table(const int32_t* table, std::span<int32_t> to) const {
+    std::copy_n(table, to.size(), to.begin());
+  }
+  virtual std::shared_ptr<const int32_t> make_stop_table(std::span<const int32_t> table) const {
+    const auto copy = std::make_shared<std::vector<int32_t>>(table.begin(), table.end());
+    return {copy, copy->data()};
+  }
+
+  // Of ranks that share out a model: throws Error where one is lost, which is asked for while there
+  // is nothing to do; and no more work comes.
+  virtual void check_ranks() {}
+  virtual void end() noexcept {}
 
   // With detect_overflow, of all steps and readings so far; any thread may ask.
   virtual std::vector<TensorOverflow> overflow() const { return {}; }
@@ -130,15 +149,14 @@ class Runner {
   virtual std::string first_overflow(const Admitted&) const { return ""; }
 };
 
-// isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16. detect_overflow: see
-// model/overflow.h.
+// As make_cpu_session and make_cuda_session in session.h.
 std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeights& weights,
                                         int threads, const std::string& isa, WeightKind cache,
+                                        std::shared_ptr<cpu::Collective> collective,
                                         bool detect_overflow);
-// kind: of the weights, and of the runner's own numbers. device: CUDA's index of the GPU.
-// deterministic: as in session.h.
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device, bool deterministic,
-                                         bool detect_overflow);
+                                         WeightKind kind, int device,
+                                         std::shared_ptr<cuda::Collective> collective,
+                                         bool deterministic, bool detect_overflow);
 
 }  // namespace decoding

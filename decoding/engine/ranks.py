@@ -10,9 +10,10 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 SHARED = 32 << 20  # bytes of shared memory: what an exchange may hold, but for very wide models
 SHARED_ON_GPU = 64 << 20  # of each GPU
 LEAST_ON_GPU = 1 << 20  # of a part
+MESSAGE = 64 << 10  # bytes of a part of hosts that exchange no numbers
 PAGE = 4096
 NUMBER = 4  # bytes of a float32
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines of one name apart
@@ -35,17 +37,50 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines of one name apa
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a model, and this one's place among them. gpus: on GPUs."""
+    """The processes of a model, and this one's place among them.
 
-    rank: int
-    size: int
+    widest: numbers of the widest row that they exchange. gpus: on GPUs. engines: that are open, in
+    which the other ranks follow rank 0.
+    """
+
+    group: Group
+    device: Device
+    widest: int
     collective: _C.Collective
     gpus: _C.CudaCollective | None = None
+    engines: weakref.WeakSet[_C.Engine] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def ours(self) -> _C.Collective | _C.CudaCollective:
+        """What a compiled session or engine exchanges numbers through."""
+        return self.collective if self.gpus is None else self.gpus
+
+    def beside(self) -> Ranks:
+        """The same processes with memory of their own, for an engine beside the model's calls. All
+        ranks ask for it."""
+        return join(self.group, self.widest, self.device)
 
     @contextmanager
     def call(self, asked: Iterable[bytes]) -> Iterator[None]:
         """A call that all ranks make. It waits for all, and raises decoding.Error where one has
         ended or asks for something else; what is raised inside ends the call on the others, too."""
+        if self.engines:
+            raise NotImplementedError(
+                "while an Engine of a model with tensor_parallel is open, its ranks make no other "
+                "calls: close it first"
+            )
+        with self.begun(asked):
+            yield
+        if self.gpus is not None:
+            self.gpus.leave()
+
+    @contextmanager
+    def begun(self, asked: Iterable[bytes]) -> Iterator[None]:
+        """The same, but for the end of the call."""
         digest = blake2b(digest_size=8)
         for part in asked:
             digest.update(len(part).to_bytes(8, "little") + part)
@@ -57,8 +92,6 @@ class Ranks:
         except BaseException as error:
             self.collective.fail(said(error))
             raise
-        if self.gpus is not None:
-            self.gpus.leave()
 
     def any(self, flag: bool) -> bool:
         """Whether the flag of some rank is set, inside a call."""
@@ -108,6 +141,11 @@ class Group:
             raise _C.Error(f"a rank has ended while the model was loaded: {error}") from error
         return found
 
+    def smallest(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        """Of each of them the smallest that a rank has given."""
+        each = self.gather(dict(numbers))
+        return {name: min(of[name] for of in each) for name in numbers}
+
     def check_equal(self, facts: Mapping[str, object]) -> None:
         """Raises ValueError, on all ranks, that names what differs between two of them."""
         first, *others = self.gather(dict(facts))
@@ -147,11 +185,11 @@ def join(group: Group, widest: int, device: Device) -> Ranks:
     Raises decoding.Error where there is none, ValueError where they are on several machines.
     """
     group.check_equal({"the machine": machine()})
-    rank, size = group.rank, group.size
     if device.index is None:
-        return Ranks(rank, size, join_hosts(group, part_bytes(SHARED // (2 * size), widest)))
-    hosts = join_hosts(group, PAGE)  # which only agree on what they do
-    return Ranks(rank, size, hosts, join_gpus(group, hosts, device.index, widest))
+        hosts = join_hosts(group, part_bytes(SHARED // (2 * group.size), widest))
+        return Ranks(group, device, widest, hosts)
+    hosts = join_hosts(group, MESSAGE)  # which only agree on what they do
+    return Ranks(group, device, widest, hosts, join_gpus(group, hosts, device.index, widest))
 
 
 def part_bytes(usual: int, widest: int) -> int:

@@ -161,7 +161,7 @@ class Call:
         """Whether its sentences join and leave an engine one by one."""
         if self.engine is None or self.session.limits is not None:
             return False
-        if self.session.ranks is not None:  # an engine's clock says what is computed when
+        if self.session.ranks is not None:  # all of them make the call, and an engine leads others
             return False
         device, each = self.session.device.type, self.strategy.rows_per_sentence
         many = self.many or len(self.prompt) * each > ROWS[device]

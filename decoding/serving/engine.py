@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from decoding.common.progress import Event
+from decoding.engine.limits import EngineLimits
 from decoding.engine.memory import MemoryPlan, readable
 from decoding.generation.call import Call
 from decoding.generation.checks import flag, number, whole
@@ -15,11 +17,13 @@ from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import check_streamed
 from decoding.serving.alone import Alone
 from decoding.serving.dispatch import Dispatcher
+from decoding.serving.following import Following
 from decoding.serving.model_engine import StartedCall
 from decoding.serving.planning import allocated, compiled, engine_limits, planned
 from decoding.serving.request import Request
 from decoding.serving.submission import as_batch, check_fits, check_submitted, steps_alone
 from decoding.serving.templates import Prepared, Templates
+from decoding.tensor_parallel import together
 from decoding.token_model import TokenModel, given_ids
 
 if TYPE_CHECKING:
@@ -52,6 +56,10 @@ class Engine:
 
     A `with` block waits at its end for what was submitted, and cancels it after an exception; so
     does `async with`.
+
+    Of a model with tensor_parallel all ranks make an Engine. That of rank 0 takes the requests, and
+    those of the others follow it: their close() waits until it is closed, and raises decoding.Error
+    where a rank has ended before. No request can step alone there.
     """
 
     def __init__(
@@ -87,16 +95,25 @@ class Engine:
                 f"Engine takes a model that decoding.load() has made, got {type(model).__name__}"
             )
         memory, rows = optional_size("memory", memory), optional_size("max_requests", max_requests)
-        engine = model.bind_engine()
-        limits = engine_limits(engine, model.spec, model.place, memory, rows)
-        plan = planned(engine, limits)
         options = {
             "prefix_caching": flag("prefix_caching", prefix_caching),
             "overcommit": flag("overcommit", overcommit),
         }
-        engine.bind(compiled(limits), allocated(plan.bytes, model.place), **options)
+        ranks = None if model.ranks is None else model.ranks.beside()
+        group = None if ranks is None else ranks.group
+        with together(group):
+            engine = model.bind_engine(ranks)
+            limits = engine_limits(engine, model.spec, model.place, memory, rows)
+        if group is not None:
+            limits = EngineLimits(**group.smallest(vars(limits)))
+        with together(group):
+            plan = planned(engine, limits)
+            pool = allocated(plan.bytes, model.place)
+        with nullcontext() if ranks is None else ranks.begun([b"Engine"]):
+            engine.bind(compiled(limits), pool, **options)
         self._model, self._limits, self._plan = model, limits, plan
-        self._dispatcher, self._templates = Dispatcher(engine), Templates(model)
+        self._dispatcher = Dispatcher(engine) if model.rank == 0 else Following(engine)
+        self._templates = Templates(model)
         self._alone = Alone(self._dispatcher.check)
         for each in (self._dispatcher, self._alone):
             weakref.finalize(self, each.close, drain=False)
@@ -231,6 +248,13 @@ class Engine:
     def _step_alone(
         self, call: Call, deadline: float | None = None, priority: int = 0, stream: bool = False
     ) -> Request[Any]:
+        if self._model.ranks is not None:
+            raise NotImplementedError(
+                "in an Engine of a model with tensor_parallel all requests share steps, and this "
+                "one would step alone: leave out functions of your own, cancel, guidance_scale, "
+                "force_words_ids, penalty_alpha, coverage_penalty, shortlists, and the scores, "
+                "logits and attentions of steps"
+            )
         form, prompt = call.form, call.prompt.ids
         request: Request[Any] = Request(form, prompt, self._alone, deadline, keeps=self)
         until = math.inf if deadline is None else deadline

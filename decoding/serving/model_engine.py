@@ -22,6 +22,7 @@ from decoding.generation.call import Call, SubBatch, Waiting
 from decoding.generation.outputs import GenerateOutput
 from decoding.generation.results import SubBatchResult
 from decoding.serving.dispatch import Dispatcher
+from decoding.serving.following import Following
 from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
 from decoding.serving.request import Told, Waiter, engine_failed
 from decoding.serving.submission import steps_alone
@@ -126,7 +127,7 @@ class StartedCall:
 
     waits = False
 
-    def __init__(self, call: Call, dispatcher: Dispatcher) -> None:
+    def __init__(self, call: Call, dispatcher: Dispatcher | Following) -> None:
         self._call = call
         self._batches: list[StartedBatch] = []
         with self._cancelled_by_errors():
@@ -156,7 +157,7 @@ class StartedCall:
 class StartedBatch:
     """The sentences of a sub-batch, of which an engine tells once all have ended."""
 
-    def __init__(self, sub: SubBatch, dispatcher: Dispatcher) -> None:
+    def __init__(self, sub: SubBatch, dispatcher: Dispatcher | Following) -> None:
         self._sub, self._dispatcher = sub, dispatcher
         self._told: Told | None = None
         self._over = threading.Event()

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -107,6 +108,14 @@ void exchange(Collective& rank, int64_t number) {
   }
 }
 
+// Rank 0 tells the others so many bytes: none, as many as a part has room for, or more.
+void tell(Collective& rank, size_t count) {
+  const std::vector<std::byte> told(count, std::byte{7});
+  std::vector<std::byte> bytes = rank.rank() == 0 ? told : std::vector<std::byte>(3);
+  rank.broadcast(bytes);
+  expect(bytes == told, "rank 0 is misunderstood");
+}
+
 void exchange_parts(Collective& rank) {
   for (int call = 0; call < kCalls; ++call) {
     begin(rank, call);
@@ -114,6 +123,7 @@ void exchange_parts(Collective& rank) {
     for (int i = 0; i < kExchanges; ++i) exchange(rank, call * kExchanges + i);
     rank.check();
     expect(rank.max_of(rank.rank()) == rank.size() - 1, "the largest value is another");
+    for (const size_t count : {0, 1, 4088, 4089, 20000}) tell(rank, count);
   }
 }
 

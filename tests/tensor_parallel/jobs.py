@@ -86,10 +86,6 @@ def missing(given: Given) -> Any:
     return str(decoding.load(path, device=DEVICE, tensor_parallel=2))
 
 
-def engine(given: Given) -> Any:
-    return str(decoding.Engine(load(given["gpt2"])))
-
-
 def attentions(given: Given) -> Any:
     model = load(given["marian"])
     shown = {"return_dict_in_generate": True, "output_attentions": True}
@@ -162,7 +158,6 @@ JOBS = {
         other_types,
         other_models,
         missing,
-        engine,
         attentions,
         other_texts,
         other_seeds,

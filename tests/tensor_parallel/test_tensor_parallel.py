@@ -143,7 +143,6 @@ def test_who_splits_a_small_model_is_warned_once(found: Any) -> None:
 REFUSED = {
     "other_types": (ValueError, "dtype is 'float32' on rank 0, 'bfloat16' on rank 1"),
     "other_models": (ValueError, "the checkpoint is"),
-    "engine": (NotImplementedError, "would part"),
     "attentions": (NotImplementedError, "keeps no attention"),
     "other_texts": (decoding.Error, "asks for something else"),
     "other_seeds": (decoding.Error, "asks for something else"),

@@ -14,7 +14,7 @@
 #include "engine/model/encoder.h"
 #include "engine/packed_parts.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/stream.h"
+#include "kernels/cpu/split_stream.h"
 #include "kernels/search/join.h"
 
 namespace decoding {
@@ -23,13 +23,18 @@ namespace {
 // T: of activations; C: of the keys and values that are kept.
 template <typename T, typename C, cpu::Isa isa>
 class CpuRunner : public Runner {
-  using Stream = cpu::Stream<isa>;
+  using Stream = cpu::SplitStream<isa>;
   using Parts = std::vector<StepPart<Stream, T, C>>;
 
  public:
   CpuRunner(const ModelSpec& spec, const ModelWeights& weights, int threads, cpu::Features features,
-            bool detect_overflow)
-      : spec_(spec), weights_(weights), team_(threads), features_(features) {
+            std::shared_ptr<cpu::Collective> collective, bool detect_overflow)
+      : spec_(spec),
+        weights_(weights),
+        team_(threads),
+        features_(features),
+        collective_(std::move(collective)) {
+    check_split<T>(spec, collective_.get());
     if (detect_overflow) overflow_ = OverflowMemory<std::vector<std::byte>>(spec);
   }
 
@@ -153,6 +158,10 @@ class CpuRunner : public Runner {
         to.push_back({{i, id}, fault});
       }
     }
+  }
+
+  void await_ended(std::span<const Slot> slots) override {
+    for (const Slot& slot : slots) classes_[slot.request_class].drop(slot.sentence);
   }
 
   void fetch(Slot slot, const Results& results) override {
@@ -288,7 +297,8 @@ class CpuRunner : public Runner {
   // read once.
   void choose(Stream& stream, const Norm& norm) const {
     const CpuClass<T>& first = *stepping_.front();
-    if (stepping_.size() == 1 && takes_best(spec_, first.choice, first.w, first.step)) {
+    if (!collective_ && stepping_.size() == 1 &&
+        takes_best(spec_, first.choice, first.w, first.step)) {
       select_best(stream, first.choice, norm, first.w, first.step);
       return decoding::update(stream, first.w, first.step, nullptr);
     }
@@ -303,15 +313,17 @@ class CpuRunner : public Runner {
   template <typename Work>
   void run(Work&& work) {
     team_.run([&](int rank) {
-      Stream stream(team_, rank, features_);
+      Stream stream(team_, rank, features_, collective_.get());
       work(stream);
     });
+    if (collective_) collective_->check();
   }
 
   const ModelSpec spec_;
   const ModelWeights& weights_;
   cpu::Team team_;
   const cpu::Features features_;
+  const std::shared_ptr<cpu::Collective> collective_;
   RunnerLimits limits_{};
   CpuMemory<T, C> memory_{};
   std::vector<CpuClass<T>> classes_;
@@ -326,12 +338,13 @@ class CpuRunner : public Runner {
 
 std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeights& weights,
                                         int threads, const std::string& isa, WeightKind cache,
+                                        std::shared_ptr<cpu::Collective> collective,
                                         bool detect_overflow) {
   const auto make = [&]<typename C>() {
     return cpu::with_isa(isa,
                          [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Runner> {
                            return std::make_unique<CpuRunner<float, C, chosen>>(
-                               spec, weights, threads, features, detect_overflow);
+                               spec, weights, threads, features, collective, detect_overflow);
                          });
   };
   return cache == WeightKind::float32 ? make.template operator()<float>()

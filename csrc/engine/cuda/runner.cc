@@ -30,14 +30,16 @@ class CudaRunner : public Runner {
 
  public:
   // The device must be the current one.
-  CudaRunner(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic,
-             bool detect_overflow)
+  CudaRunner(const ModelSpec& spec, const ModelWeights& weights, int device,
+             std::shared_ptr<cuda::Collective> collective, bool deterministic, bool detect_overflow)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, product_memory(weights), deterministic),
-        steps_(spec_, weights_, device_, matmul_),
+        collective_(std::move(collective)),
+        steps_(spec_, weights_, device_, matmul_, collective_.get()),
         reader_(spec_, weights_, memory_, all_, staging_) {
+    check_split<T>(spec, collective_.get());
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
   }
 
@@ -104,14 +106,14 @@ class CudaRunner : public Runner {
 
   void read(std::span<const ReadPart> parts) override {
     const cuda::UseDevice use(device_.id);
-    cuda::Stream stream = this->stream();
+    cuda::SplitStream stream = this->stream();
     reader_.read(stream, parts);
     clear_scratch(memory_.w);
   }
 
   void join(std::span<const Admitted* const> joining) override {
     const cuda::UseDevice use(device_.id);
-    cuda::Stream stream = this->stream();
+    cuda::SplitStream stream = this->stream();
     for (const Admitted* admitted : joining) {
       staging_.renew(stream);
       stage_joining(*admitted);
@@ -136,7 +138,7 @@ class CudaRunner : public Runner {
 
   void extend(std::span<const Extension> extensions) override {
     const cuda::UseDevice use(device_.id);
-    cuda::Stream stream = this->stream();
+    cuda::SplitStream stream = this->stream();
     staging_.renew(stream);
     for (const Extension& extension : extensions) {
       stage_own_pages(*extension.admitted, extension.first);
@@ -150,7 +152,7 @@ class CudaRunner : public Runner {
     auto [state, active] = fetch_active(c);
     if (c.has_ended(slot.sentence)) return false;
     std::erase_if(active, [&](const ActiveSentence& a) { return a.id == slot.sentence; });
-    cuda::Stream stream = this->stream();
+    cuda::SplitStream stream = this->stream();
     staging_.renew(stream);
     stage_active(c, state, active);
     stage_one(c.running + slot.sentence, 0);
@@ -166,7 +168,7 @@ class CudaRunner : public Runner {
     const int before = admitted.request->own_before(spec_.encoder.has_value());
     auto [state, active] = fetch_active(c);
     active.push_back({id, steps + 1, before + steps});
-    cuda::Stream stream = this->stream();
+    cuda::SplitStream stream = this->stream();
     staging_.renew(stream);
     stage_active(c, state, active);
     stage_own_pages(admitted, 0);
@@ -203,7 +205,20 @@ class CudaRunner : public Runner {
         return true;
       });
     }
+    check_exchanges();  // before what was found without a rank is looked at
     if (to.empty()) check_alive();
+  }
+
+  void await_ended(std::span<const Slot> slots) override {
+    for (const Slot& slot : slots) {
+      Class& c = memory_.classes[slot.request_class];
+      while (!c.has_ended(slot.sentence)) {
+        check_exchanges();
+        check_alive();
+      }
+      check_exchanges();
+      std::erase(c.sentences, slot.sentence);
+    }
   }
 
   void fetch(Slot slot, const Results& results) override {
@@ -217,9 +232,22 @@ class CudaRunner : public Runner {
     const Class& c = memory_.classes[slot.request_class];
     const int steps = c.told_steps(slot.sentence);
     if (steps <= 0) return 0;  // its end tells all
+    check_exchanges();
     const int finished = c.told(slot.sentence).finished_count[(steps - 1) % kReportedSteps];
     return fetch_certain(c.host_results(steps), slot.sentence, steps, finished,
                          c.from_first(slot.sentence, results));
+  }
+
+  void copy_stop_table(const int32_t* table, std::span<int32_t> to) const override {
+    const cuda::UseDevice use(device_.id);
+    CUDA_CHECK(cudaMemcpy(to.data(), table, to.size_bytes(), cudaMemcpyDeviceToHost));
+  }
+
+  std::shared_ptr<const int32_t> make_stop_table(std::span<const int32_t> table) const override {
+    const cuda::UseDevice use(device_.id);
+    const auto copy = std::make_shared<cuda::DeviceMemory>(table.size_bytes(), device_.id);
+    CUDA_CHECK(cudaMemcpy(copy->data(), table.data(), table.size_bytes(), cudaMemcpyHostToDevice));
+    return {copy, reinterpret_cast<const int32_t*>(copy->data())};
   }
 
   std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }
@@ -275,7 +303,7 @@ class CudaRunner : public Runner {
     return select_arrivals(limits_of(limits, kPlaces)) + limits.classes - 1;
   }
 
-  cuda::Stream stream() { return {handle_, device_, matmul_}; }
+  cuda::SplitStream stream() { return {handle_, device_, matmul_, collective_.get()}; }
 
   void clear(int32_t* numbers, int64_t count) {
     CUDA_CHECK(cudaMemsetAsync(numbers, 0, sizeof(int32_t) * count, handle_));
@@ -344,7 +372,7 @@ class CudaRunner : public Runner {
   void copy_pages(std::span<const int32_t> pages, std::span<const int32_t> host_pages,
                   Copy&& copy) {
     const cuda::UseDevice use(device_.id);
-    cuda::Stream stream = this->stream();
+    cuda::SplitStream stream = this->stream();
     for (size_t i = 0; i < pages.size(); ++i) {
       host_pages_.each_stretch(memory_.cache, pages[i], host_pages[i], copy);
       if ((i + 1) % kPagesOfLaunch > 0 && i + 1 < pages.size()) continue;
@@ -361,6 +389,10 @@ class CudaRunner : public Runner {
     staging_.stage(c.words + first, words);
   }
 
+  void check_exchanges() {
+    if (collective_) collective_->check();
+  }
+
   // A GPU that is lost would never say so by itself.
   void check_alive() {
     if (++looks_ % 1024 != 0) return;
@@ -373,6 +405,7 @@ class CudaRunner : public Runner {
   const ModelWeights& weights_;
   const cuda::Device device_;
   cuda::Matmul matmul_;
+  const std::shared_ptr<cuda::Collective> collective_;
   cudaStream_t handle_ = nullptr;
   RunnerLimits limits_{};
   Limits all_{};
@@ -389,20 +422,22 @@ class CudaRunner : public Runner {
 }  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device, bool deterministic,
-                                         bool detect_overflow) {
+                                         WeightKind kind, int device,
+                                         std::shared_ptr<cuda::Collective> collective,
+                                         bool deterministic, bool detect_overflow) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
+  const auto make = [&]<typename T>() {
+    return std::make_unique<CudaRunner<T>>(spec, weights, device, std::move(collective),
+                                           deterministic, detect_overflow);
+  };
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaRunner<float>>(spec, weights, device, deterministic,
-                                                 detect_overflow);
+      return make.template operator()<float>();
     case WeightKind::float16:
-      return std::make_unique<CudaRunner<cuda::half>>(spec, weights, device, deterministic,
-                                                      detect_overflow);
+      return make.template operator()<cuda::half>();
     case WeightKind::bfloat16:
-      return std::make_unique<CudaRunner<cuda::bfloat16>>(spec, weights, device, deterministic,
-                                                          detect_overflow);
+      return make.template operator()<cuda::bfloat16>();
     default:
       throw Error("these weights have no CUDA engine");
   }

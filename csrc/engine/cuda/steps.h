@@ -15,6 +15,7 @@
 #include "engine/cuda/request_class.h"
 #include "engine/cuda/select.h"
 #include "kernels/cuda/resources.h"
+#include "kernels/cuda/split_stream.h"
 #include "kernels/linear/cuda/matmul.h"
 
 namespace decoding {
@@ -35,9 +36,10 @@ class CudaSteps {
   using Class = CudaClass<T>;
 
  public:
+  // collective: of the ranks that the model is split over; null: it is whole.
   CudaSteps(const ModelSpec& spec, const ModelWeights& weights, const cuda::Device& device,
-            cuda::Matmul& matmul)
-      : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
+            cuda::Matmul& matmul, cuda::Collective* collective)
+      : spec_(spec), weights_(weights), device_(device), matmul_(matmul), collective_(collective) {}
 
   // Places the rows of every class with sentences; false: there is none. Wide searches come first,
   // whose attention takes longest.
@@ -63,7 +65,7 @@ class CudaSteps {
 
   // The step of what has been laid out.
   void launch(cudaStream_t handle) {
-    cuda::Stream stream(handle, device_, matmul_);
+    cuda::SplitStream stream(handle, device_, matmul_, collective_);
     for (Class* c : stepping_) {  // where rows have moved or come, they are listed anew
       if (c->changed) list_rows(stream, c->list_params());
       c->changed = false;
@@ -127,7 +129,7 @@ class CudaSteps {
   void find_products(cudaStream_t handle) {
     if (!warmed_up_.insert(rows()).second) return;
     CUDA_CHECK(cudaStreamSynchronize(handle));  // it writes where steps do
-    pass({handle, device_, matmul_, true});
+    pass({handle, device_, matmul_, collective_, true});
   }
 
   Step& known_step(cudaStream_t handle) {
@@ -143,36 +145,36 @@ class CudaSteps {
   }
 
   // A stream of each class that steps; the first one's is that of what all rows have in common.
-  using Streams = std::vector<cuda::Stream>;
+  using Streams = std::vector<cuda::SplitStream>;
 
-  Streams one_after_the_other(const cuda::Stream& stream) const {
+  Streams one_after_the_other(const cuda::SplitStream& stream) const {
     return Streams(stepping_.size(), stream);
   }
 
   Streams side_by_side(cudaStream_t first) {
-    Streams streams{{first, device_, matmul_}};
+    Streams streams{{first, device_, matmul_, collective_}};
     while (beside_.size() + 1 < stepping_.size()) beside_.emplace_back();
     for (size_t i = 1; i < stepping_.size(); ++i) {
-      streams.emplace_back(beside_[i - 1].handle(), device_, matmul_);
+      streams.emplace_back(beside_[i - 1].handle(), device_, matmul_, collective_);
     }
     return streams;
   }
 
-  void pass(cuda::Stream stream) const {
-    std::vector<StepPart<cuda::Stream, T, T>> parts;
+  void pass(cuda::SplitStream stream) const {
+    std::vector<StepPart<cuda::SplitStream, T, T>> parts;
     parts.reserve(stepping_.size());
     for (const Class* c : stepping_) {
       parts.push_back({{stream, spec_, weights_, c->w, memory_->cache, c->limits}, c->rows()});
     }
-    const Norm norm = decoder_layers(StepParts<cuda::Stream, T, T>(parts));
+    const Norm norm = decoder_layers(StepParts<cuda::SplitStream, T, T>(parts));
     output_logits(parts.front().pass, norm, rows());
   }
 
   void record(Streams streams) const {
     pass(streams.front());
-    for (const cuda::Stream& stream : streams) order(streams.front(), stream);
+    for (const cuda::SplitStream& stream : streams) order(streams.front(), stream);
     for (size_t i = 0; i < stepping_.size(); ++i) choose(streams[i], *stepping_[i]);
-    for (const cuda::Stream& stream : streams) order(stream, streams.front());
+    for (const cuda::SplitStream& stream : streams) order(stream, streams.front());
   }
 
   void choose(cuda::Stream& stream, const Class& c) const {
@@ -186,6 +188,7 @@ class CudaSteps {
   const ModelWeights& weights_;
   const cuda::Device& device_;
   cuda::Matmul& matmul_;
+  cuda::Collective* const collective_;
   CudaRunnerMemory<T>* memory_ = nullptr;
   std::map<std::vector<Place>, Step> steps_;
   std::vector<Class*> stepping_;         // in the order of their rows

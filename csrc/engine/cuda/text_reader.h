@@ -33,7 +33,7 @@ class CudaTextReader {
   // Other memory is bound.
   void clear() { graphs_.clear(); }
 
-  void read(cuda::Stream& stream, std::span<const ReadPart> parts) {
+  void read(cuda::SplitStream& stream, std::span<const ReadPart> parts) {
     staging_.renew(stream);
     PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
     if (!spec_.encoder) packed.pad(padded(packed.size()));
@@ -42,18 +42,18 @@ class CudaTextReader {
                      [&](const int32_t* to, const auto& numbers) { staging_.stage(to, numbers); });
     staging_.send(stream);
     if (timed_.insert(timed_size(tokens.count)).second) {
-      cuda::Stream warm_up = stream.warm_up();
+      cuda::SplitStream warm_up = stream.warm_up();
       PackedTokens more = tokens;
       more.count = timed_size(tokens.count);
       read_parts(pass(warm_up), more, packed.whole());
     }
-    const auto work = [&](cuda::Stream& on) { read_parts(pass(on), tokens, packed.whole()); };
+    const auto work = [&](cuda::SplitStream& on) { read_parts(pass(on), tokens, packed.whole()); };
     if (spec_.encoder) return work(stream);
     replay(stream, {packed.size(), packed.whole()}, work);
   }
 
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
-  void read_prefix(cuda::Stream& stream, const Admitted& admitted) {
+  void read_prefix(cuda::SplitStream& stream, const Admitted& admitted) {
     const int prefix = admitted.request->own_before(spec_.encoder.has_value());
     if (prefix == 0) return;
     const CudaClass<T>& c = memory_.classes[admitted.slot.request_class];
@@ -78,8 +78,8 @@ class CudaTextReader {
     w.step = memory_.w.step;
     w.partial = memory_.w.partial;
     w.split_counters = memory_.w.split_counters;
-    const auto pass = [&](cuda::Stream& on) {
-      return Pass<cuda::Stream, T, T>{on, spec_, weights_, w, memory_.cache, c.limits};
+    const auto pass = [&](cuda::SplitStream& on) {
+      return Pass<cuda::SplitStream, T, T>{on, spec_, weights_, w, memory_.cache, c.limits};
     };
     const auto row = [&](int i) {
       return StepRows{.state = memory_.w.all_state,
@@ -92,7 +92,7 @@ class CudaTextReader {
                       .first_input = c.first_input()};
     };
     if (!std::exchange(prefix_timed_, true)) {
-      cuda::Stream warm_up = stream.warm_up();
+      cuda::SplitStream warm_up = stream.warm_up();
       decoder_layers(pass(warm_up), row(0));
     }
     for (int i = 0; i < prefix; ++i) decoder_layers(pass(stream), row(i));
@@ -102,19 +102,19 @@ class CudaTextReader {
   static constexpr size_t kSizes = 128;     // that are remembered
   using Key = std::pair<PackedSize, bool>;  // the flag: whether all texts are whole
 
-  Pass<cuda::Stream, T, T> pass(cuda::Stream& stream) const {
+  Pass<cuda::SplitStream, T, T> pass(cuda::SplitStream& stream) const {
     return {stream, spec_, weights_, memory_.w, memory_.cache, all_};
   }
 
   template <typename Work>
-  void replay(cuda::Stream& stream, const Key& key, Work&& work) {
+  void replay(cuda::SplitStream& stream, const Key& key, Work&& work) {
     if (graphs_.size() > kSizes) graphs_.clear();
     const auto [found, is_new] = graphs_.try_emplace(key);
     if (is_new) return work(stream);
     std::optional<cuda::Graph>& graph = found->second;
     if (!graph) {
       graph = cuda::Graph::capture([&](cudaStream_t handle) {
-        cuda::Stream recorder(handle, stream.device(), stream.matmul());
+        cuda::SplitStream recorder(handle, stream.device(), stream.matmul(), stream.collective());
         work(recorder);
       });
     }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -13,6 +14,11 @@
 #include "kernels/attention/pages.h"
 
 namespace decoding {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{100};  // between two looks at ranks, with nothing to do
+
+}  // namespace
 
 Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec& spec,
                      int64_t page_bytes, int most_waiting, bool caches, bool overcommits)
@@ -121,9 +127,10 @@ void Scheduler::run() {
   try {
     while (true) {
       std::unique_lock lock(mutex_);
-      mail_came_.wait(lock, [&] {
+      const auto has_work = [&] {
         return !entries_.empty() || !submitted_.empty() || !cancelled_.empty() || closing_;
-      });
+      };
+      while (!mail_came_.wait_for(lock, kLook, has_work)) runner_.check_ranks();
       if (closing_ && (!drains_ || (entries_.empty() && submitted_.empty()))) break;
       take_mail(lock);
       {
@@ -154,6 +161,7 @@ void Scheduler::run() {
     lost = std::current_exception();
     entries_.clear();
   }
+  runner_.end();
   const std::lock_guard lock(mutex_);
   lost_ = lost;
   closing_ = ended_loop_ = true;

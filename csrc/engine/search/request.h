@@ -79,6 +79,7 @@ struct Request {
   std::vector<int32_t> words;
   std::vector<IdRange> id_ranges;                // of each list in the words
   std::shared_ptr<const void> stop_table_owner;  // of the configs' table, which is not copied
+  int32_t stop_states = 0;                       // of that table
 
   explicit Request(int sentences = 1) : stop_first(sentences), configs(sentences) {}
 

@@ -1,7 +1,10 @@
 // The processes of one machine that share out a model, as their hosts see each other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace decoding {
 
@@ -15,6 +18,10 @@ class Ranks {
   // The largest value of any rank, inside a call that all make; none has it before all have come.
   // Throws Error where a rank is lost.
   virtual int64_t max_of(int64_t value) = 0;
+  // Gives all ranks what rank 0 has in `bytes`, in place of what they have there; likewise.
+  virtual void broadcast(std::vector<std::byte>& bytes) = 0;
+  // Ends the call of all other ranks.
+  virtual void fail(const std::string& why) = 0;
   // Whether some rank has left the present call with an error, or has ended. Any thread may ask.
   virtual bool is_torn() const = 0;
 };

@@ -165,6 +165,30 @@ int64_t Collective::max_of(int64_t value) {
   return value;
 }
 
+// A part has the number of bytes that are left, and as many of these as there is room for.
+void Collective::broadcast(std::vector<std::byte>& bytes) {
+  const size_t room = part_bytes_ - sizeof(size_t);
+  size_t done = 0, left = bytes.size();
+  do {
+    if (rank_ == 0) {
+      std::byte* to = part<std::byte>();
+      std::memcpy(to, &left, sizeof left);
+      std::copy_n(bytes.data() + done, std::min(left, room), to + sizeof left);
+    }
+    meet();
+    check();
+    const std::byte* from = part<std::byte>(0);
+    std::memcpy(&left, from, sizeof left);
+    const size_t count = std::min(left, room);
+    if (rank_ > 0) {
+      bytes.resize(done + left);
+      std::copy_n(from + sizeof left, count, bytes.data() + done);
+    }
+    done += count;
+    left -= count;
+  } while (left > 0);
+}
+
 bool Collective::is_torn() const {
   const uint64_t call = slot(rank_).clock.load(std::memory_order_acquire) >> 32;
   if (call == 0) return false;  // there has been none

@@ -14,8 +14,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/collective/ranks.h"
 
@@ -43,9 +45,9 @@ class Collective : public Ranks {
   // Throws Error where a rank is lost, or asks for something else.
   void check() const;
   void check_digests() const;
-  // Ends the call of all other ranks.
-  void fail(const std::string& why);
+  void fail(const std::string& why) override;
   int64_t max_of(int64_t value) override;
+  void broadcast(std::vector<std::byte>& bytes) override;
   bool is_torn() const override;
 
   // This rank's part in the exchange that comes next.

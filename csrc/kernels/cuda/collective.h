@@ -90,6 +90,8 @@ class Collective {
   void open_on_host(const std::string& path);
   int64_t host_bytes() const { return size() * rank_bytes(); }
 
+  // Their hosts.
+  const std::shared_ptr<Ranks>& ranks() const { return ranks_; }
   int rank() const { return ranks_->rank(); }
   int size() const { return ranks_->size(); }
   int64_t part_bytes() const { return peers_.part_bytes; }

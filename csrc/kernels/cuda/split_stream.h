@@ -15,6 +15,9 @@ class SplitStream : public Stream {
 
   Collective* collective() const { return collective_; }
 
+  // The same, on which nothing is launched.
+  SplitStream warm_up() const { return {handle(), device(), matmul(), collective_, true}; }
+
  private:
   Collective* const collective_;
 };
