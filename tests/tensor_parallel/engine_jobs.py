@@ -49,6 +49,17 @@ def mixed(given: Given) -> Any:
     return found
 
 
+def side_by_side(given: Given) -> Any:
+    """Two engines at once, each of which would have all cores for itself."""
+    cores = len(os.sched_getaffinity(0))
+    models = [load(given[name], threads=cores) for name in ("gpt2", "marian")]
+    with Engine(models[0]) as first, Engine(models[1]) as second:
+        if RANK > 0:
+            return None
+        begun = [(first.submit(row, **LONG), second.submit(row, **LONG)) for row in ROWS * 12]
+        return [[on_host(r.result()).tolist() for r in each] for each in zip(*begun, strict=True)]
+
+
 def streamed(engine: Engine) -> Any:
     """Of each request the pieces put together, and its result."""
     begun = [
@@ -203,6 +214,7 @@ JOBS = {
     job.__name__: job
     for job in (
         mixed,
+        side_by_side,
         led(small, streamed),
         led(small, cancelled),
         led(small, expired),

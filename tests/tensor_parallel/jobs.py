@@ -19,10 +19,10 @@ ENDLESS: dict[str, Any] = {"eos_token_id": None, "max_new_tokens": 45}
 
 
 @cache
-def load(path: str, **options: Any) -> Any:
+def load(path: str, threads: int = 1, **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # these models are too small
-        return decoding.load(path, device=DEVICE, threads=1, tensor_parallel=2, **options)
+        return decoding.load(path, device=DEVICE, threads=threads, tensor_parallel=2, **options)
 
 
 def compared(given: Given) -> dict[str, Any]:

@@ -75,6 +75,11 @@ def test_requests_of_all_kinds_at_once(name: str, found: Any, whole: dict[str, A
     np.testing.assert_array_equal(mixed[name, "batch"], batch)
 
 
+def test_two_engines_at_once(found: Any, whole: dict[str, Any]) -> None:
+    for name, results in zip(("gpt2", "marian"), found["side_by_side"], strict=True):
+        assert results == [generated(whole[name], row, LONG) for row in ROWS] * 12
+
+
 def test_pieces_are_the_result(found: Any, long: list[Any]) -> None:
     for pieces, result in found["streamed"]:
         assert pieces == result

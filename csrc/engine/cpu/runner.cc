@@ -31,7 +31,7 @@ class CpuRunner : public Runner {
             std::shared_ptr<cpu::Collective> collective, bool detect_overflow)
       : spec_(spec),
         weights_(weights),
-        team_(threads),
+        team_(threads, collective == nullptr),
         features_(features),
         collective_(std::move(collective)) {
     check_split<T>(spec, collective_.get());

@@ -27,7 +27,7 @@ class CpuSession : public Session {
              bool detect_overflow)
       : spec_(spec),
         weights_(weights),
-        team_(threads),
+        team_(threads, collective == nullptr),
         features_(features),
         collective_(std::move(collective)) {
     check_split<T>(spec, collective_.get());

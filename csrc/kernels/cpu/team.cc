@@ -102,7 +102,8 @@ void Barrier::arrive_and_wait() {
   }
 }
 
-Team::Team(int size) : size_(size), process_(queue().process()), barrier_(size) {
+Team::Team(int size, bool takes_turns)
+    : size_(size), process_(queue().process()), barrier_(size), takes_turns_(takes_turns) {
   CHECK(size > 0, "a team needs at least one thread, got ", size);
   threads_.reserve(size - 1);
   try {
@@ -127,7 +128,7 @@ void Team::run(const std::function<void(int)>& work) {
   CHECK(queue().process() == process_,
         "this model was loaded before the process forked, so its threads are not here: load it in "
         "the child, or start processes with the 'spawn' method");
-  queue().enter(size_);
+  if (takes_turns_) queue().enter(size_);
   work_ = &work;
   running_.store(size_ - 1, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
@@ -137,7 +138,7 @@ void Team::run(const std::function<void(int)>& work) {
        left = running_.load(std::memory_order_acquire)) {
     wait_while(running_, left);
   }
-  queue().leave(size_);
+  if (takes_turns_) queue().leave(size_);
 }
 
 void Team::serve(int rank) {

@@ -3,7 +3,9 @@
 //
 // All teams of the process share its cores: a team runs once there is a core for each of its
 // threads, else it waits its turn. Two models at once are as fast as one after the other; threads
-// that fought for a core would wait for each other at every barrier.
+// that fought for a core would wait for each other at every barrier. A team whose work waits for
+// other processes takes no turns: in one of these it may be another team's, which waits for this
+// process in turn.
 #pragma once
 
 #include <atomic>
@@ -27,7 +29,8 @@ class Barrier {
 
 class Team {
  public:
-  explicit Team(int size);  // the caller of run() is one of them: size - 1 threads are started
+  // The caller of run() is one of them: size - 1 threads are started.
+  explicit Team(int size, bool takes_turns = true);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -36,7 +39,7 @@ class Team {
   Barrier& barrier() { return barrier_; }
 
   // Calls work(rank) on every thread, rank 0 on the caller's; returns when all have returned. It
-  // waits for cores first, so `work` must not run a team.
+  // waits for its turn first, so `work` must not run a team.
   // `work` must not throw. One caller at a time.
   void run(const std::function<void(int rank)>& work);
 
@@ -51,6 +54,7 @@ class Team {
   alignas(64) std::atomic<int> running_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> threads_;
+  const bool takes_turns_;
 };
 
 }  // namespace decoding::cpu
