@@ -90,6 +90,9 @@ class Runner {
   virtual Arena plan(const RunnerLimits& limits) const = 0;
   virtual void bind(const RunnerLimits& limits, void* pool, size_t bytes) = 0;
 
+  // Of the thread that makes all calls but these: its first.
+  virtual void begin() {}
+
   // Whether read() and step() return when their work is done, and not before.
   virtual bool is_synchronous() const = 0;
 

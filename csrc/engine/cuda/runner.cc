@@ -83,6 +83,9 @@ class CudaRunner : public Runner {
     clear(w.inputs.positions, all_.rows());
   }
 
+  // The device stays the thread's current one: to come back from it would open another GPU.
+  void begin() override { CUDA_CHECK(cudaSetDevice(device_.id)); }
+
   bool is_synchronous() const override { return false; }
 
   int open(int request_class, const Request& request) override {

@@ -74,6 +74,7 @@ void Follower::close() {
 void Follower::run() {
   std::exception_ptr lost;
   try {
+    runner_.begin();
     std::vector<std::byte> bytes;
     do {
       ranks_.broadcast(bytes);

@@ -61,6 +61,7 @@ class Leader : public Runner {
 
   Arena plan(const RunnerLimits& limits) const override { return own_.plan(limits); }
   void bind(const RunnerLimits&, void*, size_t) override;
+  void begin() override { own_.begin(); }
   bool is_synchronous() const override { return own_.is_synchronous(); }
   int open(int request_class, const Request& request) override;
   void read(std::span<const ReadPart> parts) override;

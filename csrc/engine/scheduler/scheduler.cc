@@ -125,6 +125,7 @@ int Scheduler::own_pages(const RunnerRequest& request) const {
 void Scheduler::run() {
   std::exception_ptr lost;
   try {
+    runner_.begin();
     while (true) {
       std::unique_lock lock(mutex_);
       const auto has_work = [&] {
