@@ -96,6 +96,16 @@ class Served:
         """Raises ApiError where too many wait already in front of where it steps."""
         (self.alone if config_alone(config) else self.gate).check()
 
+    def check_reads_again(self, reads_again: bool) -> None:
+        """Raises ApiError where a model that is split would have to read what it has written: its
+        ranks do what its engine does, and no more."""
+        if reads_again and self.model.ranks is not None:
+            raise ApiError(
+                400,
+                "this model is split over processes, and tells no log-probabilities or alignments: "
+                "leave out logprobs, alignments, a best_of above n and alternatives that are drawn",
+            )
+
     def check_length(self, max_new_tokens: Any) -> None:
         most = self.settings.max_new_tokens
         if most is not None and isinstance(max_new_tokens, int) and max_new_tokens > most:

@@ -25,16 +25,16 @@ HOST = "127.0.0.1"
 
 def launch(words: Sequence[str], args: argparse.Namespace) -> int:
     """words: the command with its arguments, which each rank is started with. Returns the exit code
-    of the rank that failed first, 0 where none has; raises KeyboardInterrupt where rank 0 ends with
-    that."""
-    size = args.tensor_parallel
+    of the rank that failed first, 0 where none has, or that of the signal that has ended all of
+    them; raises KeyboardInterrupt where rank 0 ends with that."""
+    size, drain = args.tensor_parallel, getattr(args, "drain", 0)  # seconds, of a server
     with contextlib.ExitStack() as stack:
-        stack.enter_context(ended_by_sigterm())
+        stack.enter_context(told_of_sigterm())
         spool = stack.enter_context(spooled()) if reads_stdin(args) else os.devnull
         said = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, size))]
         stdin = [stack.enter_context(open(spool, "rb")) for _ in range(size)]
         ranks = stack.enter_context(Ranks(words, stdin, said))
-        code = ranks.wait()
+        code = ranks.wait(GRACE + drain)
         if code and ranks.codes[0] in (0, None, -signal.SIGKILL):  # rank 0 has not said why
             show(said, ranks.codes)
     if code == 128 + signal.SIGINT:
@@ -55,6 +55,7 @@ class Ranks:
         size = len(stdin)
         shared = {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
         self.codes: list[int | None] = [None] * size
+        self._asked: signal.Signals | None = None  # to end, by this signal
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -77,22 +78,23 @@ class Ranks:
             process.kill()
             process.wait()
 
-    def wait(self) -> int:
-        """The exit code of the first that fails; the others then have GRACE seconds to end."""
-        first, interrupted = 0, False
-        end = float("inf")
+    def wait(self, grace: float) -> int:
+        """The exit code of the first that fails; the others then have GRACE seconds to end. A
+        signal to end goes to rank 0, and all have `grace` seconds then."""
+        first, end = 0, float("inf")
         while None in self.codes and time.monotonic() < end:
             try:
                 time.sleep(LOOK)
                 failed = self._look()
-            except KeyboardInterrupt:
-                interrupted, failed = True, 0
-                self._processes[0].send_signal(signal.SIGINT)
-                end = min(end, time.monotonic() + GRACE)
+            except (KeyboardInterrupt, Terminated) as error:
+                is_interrupt, failed = isinstance(error, KeyboardInterrupt), 0
+                self._asked = signal.SIGINT if is_interrupt else signal.SIGTERM
+                self._processes[0].send_signal(self._asked)
+                end = min(end, time.monotonic() + grace)
             first = first or failed
             if first or self.codes[0] is not None:
                 end = min(end, time.monotonic() + GRACE)
-        return 128 + signal.SIGINT if interrupted else first
+        return first if self._asked is None else 128 + self._asked
 
     def _look(self) -> int:
         """The exit code of a rank that has failed since the last look; 0: none has."""
@@ -100,7 +102,7 @@ class Ranks:
         for rank, process in enumerate(self._processes):
             if self.codes[rank] is None and (code := process.poll()) is not None:
                 self.codes[rank] = code
-                if code < 0:
+                if code < 0 and -code != self._asked:
                     name = signal.Signals(-code).name
                     print(f"decoding: error: {name} has ended rank {rank}", file=sys.stderr)
                 failed = failed or (code if code >= 0 else 128 - code)
@@ -116,10 +118,18 @@ def spooled() -> Iterator[str]:
         yield file.name
 
 
+class Terminated(SystemExit):
+    """SIGTERM has come."""
+
+
 @contextlib.contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the program in order, and so the ranks, too."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+def told_of_sigterm() -> Iterator[None]:
+    """SIGTERM raises Terminated, which ends the program in order."""
+
+    def terminate(*_: object) -> None:
+        raise Terminated(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 from decoding.cli.arguments import positive
+from decoding.cli.ranks.arguments import add_tensor_parallel_argument, is_follower
 
 KEY = "DECODING_API_KEY"
 EXTRA = "pip install decoding[serve]"
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-requests", type=positive, metavar="N", help="rows of each engine that step at once")
     add("--overcommit", action="store_true", help="see docs/how-to/serve.md")
     add("--download", action="store_true", help="fetch a model of the hub that is not here yet")
+    add_tensor_parallel_argument(parser)
     limits = parser.add_argument_group(
         "limits; docs/how-to/serve.md has their defaults"
     ).add_argument
@@ -103,7 +105,7 @@ LIMITS = (
 
 
 def run(args: argparse.Namespace) -> None:
-    from decoding.cli.serve.models import load_models
+    from decoding.cli.serve.models import follow, load_models
 
     try:
         from decoding.server.app import create_app
@@ -123,7 +125,10 @@ def run(args: argparse.Namespace) -> None:
         page=not args.no_page,
         **limits,
     )
-    app = create_app(load_models(args), settings)
+    models = load_models(args)
+    if is_follower():
+        return follow(models)
+    app = create_app(models, settings)
     warnings.simplefilter("ignore")  # from here on they are about clients' requests
     serve(
         app,

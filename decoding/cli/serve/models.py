@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ def load_models(args: argparse.Namespace) -> dict[str, decoding.Engine | decodin
             dtype=args.dtype,
             threads=args.threads,
             download=args.download,
+            tensor_parallel=args.tensor_parallel,
         )
     memory = args.memory or shared_memory(models)
     options: dict[str, Any] = {"max_requests": args.max_requests, "overcommit": args.overcommit}
@@ -33,6 +36,17 @@ def load_models(args: argparse.Namespace) -> dict[str, decoding.Engine | decodin
         name: decoding.Engine(model, memory, **options) if has_decoder(model) else model
         for name, model in models.items()
     }
+
+
+def follow(models: Mapping[str, decoding.Engine | decoding.Model]) -> None:
+    """What a rank other than 0 does: its engines follow those of rank 0 until they are closed.
+    Raises decoding.Error where a rank ends before. Signals to end may go to all ranks, and rank 0
+    says when."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    for engine in models.values():
+        assert isinstance(engine, decoding.Engine)  # encoders alone cannot be split
+        engine.close()
 
 
 def named(given: str) -> tuple[str, str]:

@@ -72,6 +72,7 @@ def read(site: Site, fields: Fields) -> Asked:
     check_top("top_logprobs", top)
     search = read_search(fields, served)
     check_best_of(stream, search.n, search.looked_for)
+    served.check_reads_again(logprobs or search.n < search.looked_for)
     return Asked(served, search, top if logprobs else -1, stream, with_usage)
 
 

@@ -73,6 +73,7 @@ def read(site: Site, fields: Fields) -> Asked:
     check_top("logprobs", top)
     search = read_search(fields, served)
     check_best_of(stream, search.n, search.looked_for)
+    served.check_reads_again(top >= 0 or search.n < search.looked_for)
     return Asked(served, search, top, stream, with_usage, echo)
 
 

@@ -50,6 +50,7 @@ class Translation:
         with quietly():
             translator = WindowTranslator(served.model, **given | best)
         served.check(translator.config)
+        served.check_reads_again(translator.reads_again)
         return cls(served, wanted, direction.prefix, translator)
 
 
