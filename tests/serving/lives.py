@@ -4,6 +4,7 @@
     python -m tests.serving.lives --seed 1 --only 1234 1300          a part of its schedule again
     python -m tests.serving.lives --seed 1 --requests 100000 --cancelled 0.3     what leaks
     python -m tests.serving.lives --seed 1 --overcommit              engines that swap requests
+    torchrun --nproc-per-node 2 -m tests.serving.lives --seed 1      of models that are split
 
 Each life is a function of the seed and its number: a sentence, options of all kinds (searches,
 beams, samples, processors, filters, several EOS, stop strings, no time, some that make it step
@@ -14,16 +15,19 @@ each other's pages, run side by side. With --overcommit they are engines of othe
 requests are longer and swapped out and back.
 
 What a request gives is compared with generate() of its sentence alone: tokens, scores and errors to
-the bit on a CPU, tokens on a GPU. A stream must add up to the result. At the end nothing may run,
-and every page must be free.
+the bit on a CPU, tokens on a GPU, and where several processes share out the engines' models: rank 0
+submits, and compares with models of its own. A stream must add up to the result. At the end nothing
+may run, and every page must be free.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 import time
+import warnings
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +44,7 @@ from tests.serving.engines import (
     tight_engine,
 )
 from tests.support.grammar import Draw, tokenizer
-from tests.support.random_models import ours, reference
+from tests.support.random_models import load, ours, reference
 
 # Rows and pages of each model's engine.
 ENGINES = {
@@ -54,6 +58,7 @@ OVERCOMMITTED = {"marian-long": (48, 44), "gpt2-long": (48, 44)}
 SICK_MODEL = "gpt2-wide"  # whose vocabulary is large, so that others seldom generate the token SICK
 CROWD = 40  # requests that run or wait at once, at most
 BURST = 100  # with overcommit
+RANK, RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 @dataclass(frozen=True)
@@ -159,10 +164,11 @@ class World:
         self.device, self.overcommit = device, overcommit
         sizes = OVERCOMMITTED if overcommit else ENGINES
         self.models = {name: (sick if name == SICK_MODEL else ours)(name, device) for name in sizes}
+        served = self.models if RANKS == 1 else {name: split(name, device) for name in sizes}
         self.engines = {
-            name: tight_engine(self.models[name], *sizes[name], overcommit=overcommit)
-            for name in sizes
+            name: tight_engine(served[name], *sizes[name], overcommit=overcommit) for name in sizes
         }
+        self.rounds_as = device if RANKS == 1 else "split"
         self.running: deque[tuple[Life, Any]] = deque()
         self.cancelling: list[tuple[int, Any]] = []
         self.counts: Counter[str] = Counter()
@@ -197,7 +203,8 @@ class World:
         alone = outcome(lambda: self.models[life.model].generate(**life.given))
         if isinstance(request, Exception):
             self.counts["refused"] += 1
-            return "; ".join(differences(request, alone, self.device))
+            refused = isinstance(request, NotImplementedError) and RANKS > 1  # it would step alone
+            return "" if refused else "; ".join(differences(request, alone, self.rounds_as))
         found = outcome(lambda: request.result(120))
         if isinstance(found, decoding.Cancelled) and life.cancelled_after is not None:
             self.counts["cancelled"] += 1
@@ -206,7 +213,7 @@ class World:
             self.counts["expired"] += 1
             return "" if "deadline" in str(found) else str(found)
         self.counts["failed" if isinstance(found, Exception) else "ended"] += 1
-        problems = differences(found, alone, self.device)
+        problems = differences(found, alone, self.rounds_as)
         if life.how["stream"] and not isinstance(found, Exception):
             problems += stream_problems(request, found)
         return "; ".join(problems)
@@ -218,6 +225,20 @@ class World:
             if self.overcommit:
                 self.counts["swaps"] += engine.stats()["swaps"]
             engine.close()
+
+    def follow(self) -> None:
+        """All of it, of a rank that is not the first."""
+        for engine in self.engines.values():
+            engine.close()
+
+
+def split(name: str, device: str) -> Any:
+    """A model that all ranks share out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these models are too small
+        if name == SICK_MODEL:
+            return sick(name, device, tensor_parallel=RANKS)
+        return load(name, device, threads=1, tensor_parallel=RANKS)
 
 
 def stream_problems(request: Any, found: Any) -> list[str]:
@@ -245,7 +266,12 @@ def run(
 ) -> Counter[str]:
     """How many requests came to which end. Raises AssertionError, with how to see it again."""
     world = World(device, overcommit)
-    again = f"python -m tests.serving.lives --seed {seed} --cancelled {cancelled} --device {device}"
+    if RANK > 0:
+        world.follow()
+        return world.counts
+    start = "python" if RANKS == 1 else f"torchrun --nproc-per-node {RANKS}"
+    again = f"{start} -m tests.serving.lives --seed {seed} --cancelled {cancelled}"
+    again += f" --device {device}"
     again += " --overcommit" if overcommit else ""
     number = numbers.start
     try:
@@ -275,7 +301,8 @@ def main() -> None:
         print(error)
         sys.exit(1)
     seconds = time.perf_counter() - start
-    print(dict(counts), f"{seconds:.0f} s on {args.device}, seed {args.seed}")
+    if RANK == 0:
+        print(dict(counts), f"{seconds:.0f} s on {args.device}, seed {args.seed}")
 
 
 if __name__ == "__main__":
