@@ -5,8 +5,14 @@ These tests read how much of the GPU is free, so nothing else may use it meanwhi
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +31,13 @@ from decoding.models.torch.module import module
 from decoding.models.weights.dtypes import as_array, as_tensor
 from decoding.models.weights.lazy import identity
 from decoding.models.weights.placed import pack
+from tests.server.models import sentence_model
+from tests.support.demo import DEMO
 from tests.support.random_models import load
 
 pytestmark = pytest.mark.gpu
 CUDA = Device("cuda", 0)
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
 def used() -> tuple[int, int, int]:
@@ -161,3 +170,57 @@ def test_memory_goes_with_its_last_view() -> None:
     with pytest.raises(MemoryError):
         empty(before + (1 << 30), CUDA)
     assert torch.ones(3, device="cuda").sum() == 3  # the failure has left nothing behind
+
+
+def assert_second_alone() -> None:
+    """This process has a context, some hundred MB, on the second GPU and none on the first."""
+    state = ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxGetState
+    flags, active = ctypes.c_uint(), (ctypes.c_int(), ctypes.c_int())
+    for device in range(2):
+        assert state(device, ctypes.byref(flags), ctypes.byref(active[device])) == 0
+    assert (active[0].value, active[1].value) == (0, 1)
+
+
+def live_on_the_second() -> None:
+    """Models from their loads to their ends, in several threads; torch comes last."""
+    with decoding.load(DEMO, "cuda:1") as demo:
+        said = demo.translate(["Guten Morgen!"])
+        thread = threading.Thread(target=lambda: said.extend(demo.translate(["Guten Morgen!"])))
+        thread.start()
+        thread.join()
+        assert said[0] == said[1]
+    assert_second_alone()
+    with tempfile.TemporaryDirectory() as folder:
+        sentence_model(Path(folder))
+        with decoding.load(folder, "cuda:1", detect_overflow=True) as encoder:
+            encoder.embed(["ab"])
+    assert_second_alone()
+    model = load("gpt2", "cuda:1", detect_overflow=True)
+    model.generate([[5, 6]], max_new_tokens=5, num_beams=2)
+    with decoding.Engine(model) as engine:
+        engine.submit([5, 6], max_new_tokens=5).result()
+    ends = threading.Thread(target=model.close)
+    ends.start()
+    ends.join()
+    del model, engine
+    gc.collect()
+    assert_second_alone()
+    assert torch.cuda.current_device() == 0
+
+
+@two_gpus
+def test_a_model_on_the_second_gpu_leaves_the_first_alone() -> None:
+    """In a process that has used neither."""
+    code = "from tests.engine.test_cuda_memory import live_on_the_second as live; live()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@two_gpus
+def test_torch_stays_on_its_gpu() -> None:
+    expected = load("gpt2", "cuda:0").generate([[5, 6]], max_new_tokens=5).tolist()
+    model = load("gpt2", "cuda:1")
+    for _ in range(3):
+        ones = torch.ones(3, device="cuda")
+        assert model.generate([[5, 6]], max_new_tokens=5).tolist() == expected
+        assert torch.cuda.current_device() == 0 and ones.device.index == 0
+        assert (ones + torch.ones(3, device="cuda")).tolist() == [2, 2, 2]

@@ -1,4 +1,6 @@
 // An encoder alone on a GPU: its inputs go over in one copy, its states stay there.
+#include <new>
+#include <optional>
 #include <set>
 
 #include "engine/cuda/inputs.h"
@@ -27,6 +29,7 @@ class CudaEncoderSession : public EncoderSession {
   }
 
   ~CudaEncoderSession() override {
+    last_use_.emplace(device_.id, std::nothrow);
     try {
       ended_.wait();  // what is launched uses what goes now
     } catch (const Error&) {
@@ -76,6 +79,7 @@ class CudaEncoderSession : public EncoderSession {
   }
 
   std::vector<TensorOverflow> overflow() const override {
+    const cuda::UseDevice use(device_.id);
     ended_.wait();
     return overflow_.found();
   }
@@ -89,6 +93,7 @@ class CudaEncoderSession : public EncoderSession {
     return {arena, spec_, limits, static_cast<int64_t>(matmul_.bytes())};
   }
 
+  std::optional<cuda::UseDevice> last_use_;  // of the destructor; the first, so it goes last
   const StackSpec spec_;
   const StackWeights weights_;
   const cuda::Device device_;

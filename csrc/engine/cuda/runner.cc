@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "engine/cuda/inputs.h"
@@ -44,6 +46,7 @@ class CudaRunner : public Runner {
   }
 
   ~CudaRunner() override {
+    last_use_.emplace(device_.id, std::nothrow);
     if (handle_ == nullptr) return;
     cudaStreamSynchronize(handle_);  // what is launched uses what goes now; a lost GPU runs nothing
     cudaStreamDestroy(handle_);
@@ -404,6 +407,7 @@ class CudaRunner : public Runner {
           cuda::advice(state));
   }
 
+  std::optional<cuda::UseDevice> last_use_;  // of the destructor; the first, so it goes last
   const ModelSpec spec_;
   const ModelWeights& weights_;
   const cuda::Device device_;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "engine/cuda/inputs.h"
@@ -49,6 +51,7 @@ class CudaSession : public Session {
   }
 
   ~CudaSession() override {
+    last_use_.emplace(device_.id, std::nothrow);
     try {
       ended_.wait();  // what is launched uses what goes now
     } catch (const Error&) {
@@ -375,6 +378,7 @@ class CudaSession : public Session {
     if (step.key.part == SelectPart::candidates) decoding::update(stream, w_, step, nullptr);
   }
 
+  std::optional<cuda::UseDevice> last_use_;  // of the destructor; the first, so it goes last
   const ModelSpec spec_;
   const ModelWeights weights_;
   const cuda::Device device_;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "core/thread.h"
@@ -51,13 +52,9 @@ Collective::~Collective() {
     wakes_.notify_all();
     watch_.join();
   }
-  int before = 0;
-  cudaGetDevice(&before);
-  cudaSetDevice(device_);
+  last_use_.emplace(device_, std::nothrow);
   cudaDeviceSynchronize();
   for (void* memory : opened_) cudaIpcCloseMemHandle(memory);
-  on_host_.reset();
-  cudaSetDevice(before);
 }
 
 int64_t Collective::rank_bytes() const {

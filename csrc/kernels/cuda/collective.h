@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -75,7 +76,7 @@ class Collective {
                                            // bytes
 
   // Makes the device the thread's current one, as torch.cuda.set_device() does: a rank works on no
-  // other, and what changes devices and comes back would open one that it does not need.
+  // other.
   // part_bytes: a multiple of 16, at least 2 * kSmallPart.
   Collective(std::shared_ptr<Ranks> ranks, int device, int64_t part_bytes);
   ~Collective();
@@ -122,6 +123,7 @@ class Collective {
   void watch();
   bool given_up() const { return host_[1].load(std::memory_order_acquire) != 0; }
 
+  std::optional<UseDevice> last_use_;  // of the destructor; the first, so it goes last
   const std::shared_ptr<Ranks> ranks_;
   const int device_;
   DeviceMemory own_;  // counts, and this rank's part

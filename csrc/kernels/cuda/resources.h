@@ -12,31 +12,17 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/use_device.h"
 
 namespace decoding::cuda {
 
 // How many GPUs there are. Throws where CUDA finds none.
 int device_count();
 
-// Makes a device the current one while it lives.
-class UseDevice {
- public:
-  explicit UseDevice(int device) {
-    CUDA_CHECK(cudaGetDevice(&before_));
-    CUDA_CHECK(cudaSetDevice(device));
-  }
-  ~UseDevice() { cudaSetDevice(before_); }
-  UseDevice(const UseDevice&) = delete;
-  UseDevice& operator=(const UseDevice&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 // Memory of a device. Throws std::bad_alloc where there is none left.
 class DeviceMemory {
  public:
-  DeviceMemory(size_t bytes, int device) : bytes_(bytes) {
+  DeviceMemory(size_t bytes, int device) : data_(nullptr, Free{device}), bytes_(bytes) {
     const UseDevice use(device);
     void* data = nullptr;
     cudaError_t error = has_fault() ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -53,7 +39,11 @@ class DeviceMemory {
 
  private:
   struct Free {
-    void operator()(std::byte* data) const { cudaFree(data); }  // waits for who uses it
+    int device;
+    void operator()(std::byte* data) const {
+      const UseDevice use(device, std::nothrow);
+      cudaFree(data);  // waits for who uses it
+    }
   };
   std::unique_ptr<std::byte, Free> data_;
   size_t bytes_;
