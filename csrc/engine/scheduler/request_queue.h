@@ -6,14 +6,15 @@
 // unless by higher priorities.
 //
 // push, cancel and each expired request cost O(log n), and pop looks at kMostLooked requests at
-// most, however many wait. One thread uses a queue. Its memory grows only when more requests wait
-// than ever before.
+// most, however many wait. One thread uses a queue.
+//
+// Its nodes come from the heap: a pool of libstdc++ 12's std::pmr ends the process where there is
+// no memory for its list of chunks.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <memory_resource>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -72,16 +73,15 @@ class RequestQueue {
     Waiting request;
     int bypasses = 0;  // of it, by others
   };
-  using Requests = std::pmr::map<Place, Entry>;
+  using Requests = std::map<Place, Entry>;
 
   void erase(Requests::iterator entry);
 
   const int limit_;
   uint64_t pushes_ = 0;
-  std::pmr::unsynchronized_pool_resource memory_;  // keeps what is erased for what is pushed next
-  Requests requests_{&memory_};                    // in the order of pop
-  std::pmr::unordered_map<int64_t, Requests::iterator> by_id_{&memory_};
-  std::pmr::set<std::pair<double, int64_t>> deadlines_{&memory_};  // and ids, where there is one
+  Requests requests_;  // in the order of pop
+  std::unordered_map<int64_t, Requests::iterator> by_id_;
+  std::set<std::pair<double, int64_t>> deadlines_;  // and ids, where there is one
 };
 
 template <typename Fits>
