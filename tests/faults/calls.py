@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import decoding
+from decoding.serving import planning
+from tests.models.quantised.checkpoints import LAYOUTS, theirs, write_quantised
 from tests.server.models import sentence_model
 from tests.support.demo import DEMO
+from tests.support.grammar import tokenizer
 from tests.support.random_models import ours, reference
 
 TEXTS = ["Guten Morgen!", "Danke, mir geht es gut."]
 IDS = [[5, 6, 7], [8, 9, 10, 11, 12]]
+LONG = [(7 * i) % 40 + 5 for i in range(40)]
+PART = 16  # tokens of a prompt that are read between two steps
 MANY = 140  # sentences, more than rows that run at once: the model's own engine computes them
 SHORT: dict[str, Any] = {"max_new_tokens": 6}
 
 Call = Callable[[], Any]
 
 
-def load(source: Any, device: str) -> Call:
+def load(source: Any, device: str, dtype: str = "float32") -> Call:
     """source: as load() takes it. Two threads and a first call, with all that it makes."""
 
     def call() -> Any:
-        with decoding.load(source, device=device, dtype="float32", threads=2) as model:
+        with decoding.load(source, device=device, dtype=dtype, threads=2) as model:
             return model.generate(IDS[:1], max_new_tokens=2).tolist()
 
     return call
@@ -37,6 +43,22 @@ def load_packed(folder: Path, device: str) -> Call:
 def load_converted(folder: Path, device: str) -> Call:
     ours("gpt2").save(folder / "converted")
     return load(folder / "converted", "cpu")
+
+
+def load_int8(folder: Path, device: str) -> Call:
+    """The engine makes them."""
+    reference("gpt2").save_pretrained(folder)
+    return load(folder, device, "int8")
+
+
+def load_quantised(layout: str, dtype: str) -> Callable[[Path, str], Call]:
+    """Weights in 8 bits, as published."""
+
+    def prepare(folder: Path, device: str) -> Call:
+        write_quantised(folder, theirs("llama"), LAYOUTS[layout])
+        return load(folder, device, dtype)
+
+    return prepare
 
 
 def load_encoder(folder: Path, device: str) -> Call:
@@ -97,6 +119,8 @@ def submit(**how: Any) -> Callable[[Path, str], Call]:
                     {"num_beams": 2},
                     {"do_sample": True, "seed": 1, "top_k": 5},
                     {"repetition_penalty": 1.2},
+                    {"frequency_penalty": 0.5, "presence_penalty": -0.5},
+                    {"stop_strings": ["ab"], "tokenizer": tokenizer()},
                 ]
                 requests = [engine.submit([5, 6, 7], **SHORT, **own) for own in searches]
                 streamed = engine.submit([5, 6, 7, 8], stream=True, **SHORT)
@@ -110,9 +134,25 @@ def submit(**how: Any) -> Callable[[Path, str], Call]:
     return prepare
 
 
+def read_in_parts(folder: Path, device: str) -> Call:
+    """Prompts, between steps of others; the last is known by then."""
+    model = ours("gpt2", device)
+
+    def call() -> Any:
+        with (
+            mock.patch.dict(planning.READ, {device: PART}),
+            decoding.Engine(model) as engine,
+        ):
+            requests = [engine.submit(LONG[i:], **SHORT) for i in range(3)]
+            found = [request.result(60).tolist() for request in requests]
+            return found, engine.submit(LONG, **SHORT, num_beams=2).result(60).tolist()
+
+    return call
+
+
 def several(folder: Path, device: str) -> Call:
     """One of each kind, for a short run."""
-    kinds = ("load-converted", "beams", "score", "engine")
+    kinds = ("load-converted", "load-quantised", "beams", "score", "engine")
     calls = [CALLS[name](folder, device) for name in kinds]
     return lambda: [call() for call in calls]
 
@@ -121,6 +161,9 @@ def several(folder: Path, device: str) -> Call:
 CALLS: dict[str, Callable[[Path, str], Call]] = {
     "load": load_packed,
     "load-converted": load_converted,
+    "load-int8": load_int8,
+    "load-quantised": load_quantised("int-channel", "int8"),
+    "load-fp8": load_quantised("fp8-blocks", "float32"),
     "load-encoder": load_encoder,
     "plan": plan,
     "greedy": generate(),
@@ -128,11 +171,16 @@ CALLS: dict[str, Callable[[Path, str], Call]] = {
     "sampling": generate(do_sample=True, seed=1, top_k=20, top_p=0.9),
     "contrastive": generate(penalty_alpha=0.5, top_k=4),
     "kept-scores": generate(repetition_penalty=1.3, num_beams=2, num_return_sequences=2),
+    "counts": generate(frequency_penalty=0.5, presence_penalty=-0.5, num_beams=2),
+    "groups": generate(num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
+    "constrained": generate(force_words_ids=[[7, 8], [[9], [10]]], num_beams=3),
+    "guided": generate(guidance_scale=1.5, sequence_bias=[[[7, 8], 2.0]]),
     "many": generate_many,
     "translate": translate,
     "score": score,
     "encode": encode,
     "engine": submit(),
+    "parts": read_in_parts,
     "several": several,
     "engine-overcommit": submit(overcommit=True, max_requests=4),
 }
