@@ -22,7 +22,7 @@ from typing import Any
 from tests.server.bodies import check
 from tests.server.live import Live, raw
 from tests.server.models import all_models
-from tests.server.test_disconnects import reset
+from tests.server.storms import reset
 
 SETTLED = 0.2  # of the time, after which memory should not grow
 GROWTH = 32 << 20  # bytes of it that are noise: the heap's own

@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -19,10 +18,7 @@ import decoding
 from decoding.serving import Settings, create_app
 from tests.server.live import Live, raw
 from tests.server.models import STORIES, engine
-
-LONG: dict[str, Any] = {"model": "stories", "prompt": "Once", "max_tokens": 480}
-LONG |= {"ignore_eos": True, "n": 8, "temperature": 1.0}
-RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: close() sends RST
+from tests.server.storms import LONG, reset, storm
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +31,6 @@ def steps(live: Live) -> int:
     engine = live.served("stories").engine
     assert engine is not None
     return int(engine.stats()["tokens"])
-
-
-def reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    connection.close()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -60,17 +51,7 @@ def test_who_goes_away_cancels_its_request(stream: bool, live: Live) -> None:
 
 def test_a_storm(live: Live) -> None:
     """All reset at once and come again; then the next request is answered as ever."""
-    expected = live.ask("/v1/completions", {**LONG, "n": 1, "seed": 1}).json["choices"]
-    for round in range(3):
-        bodies = [{**LONG, "n": 2, "stream": i % 2 == 0} for i in range(60)]
-        connections = [raw(live, "/v1/completions", body) for body in bodies]
-        time.sleep(0.05 * round)
-        for connection in connections:
-            reset(connection)
-    began = time.monotonic()
-    found = live.ask("/v1/completions", {**LONG, "n": 1, "seed": 1})
-    assert found.json["choices"] == expected and time.monotonic() - began < 5
-    live.assert_idle()
+    storm(live, rounds=3, clients=60)
 
 
 def test_who_goes_while_a_table_of_stop_strings_is_made(

@@ -1,0 +1,71 @@
+"""Storms of clients that all go away at once and come again, streamed and plain, some of them with
+half a body, or without having read what was sent to them.
+
+    python -m tests.server.storms --rounds 100 --clients 400
+
+fails where the next request is not answered as ever, and soon, or where anything is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import socket
+import struct
+import time
+from typing import Any
+
+from tests.server.live import Live, raw
+from tests.server.models import STORIES, engine
+
+LONG: dict[str, Any] = {"model": "stories", "prompt": "Once", "max_tokens": 480}
+LONG |= {"ignore_eos": True, "n": 8, "temperature": 1.0}
+RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: close() sends RST
+HALF = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{"
+SOON = 30.0  # seconds to an answer after a storm, on a loaded machine
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    connection.close()
+
+
+def storm(live: Live, rounds: int, clients: int, seed: int = 0) -> float:
+    """The longest wait for the answer after a round, in seconds. Raises AssertionError for another
+    answer than before, and for what is left."""
+    dice, longest = random.Random(seed), 0.0
+    last = {**LONG, "n": 1, "seed": 1}
+    expected = live.ask("/v1/completions", last).json["choices"]
+    for _ in range(rounds):
+        bodies = [{**LONG, "n": 2, "stream": i % 2 == 0} for i in range(clients)]
+        connections = [raw(live, "/v1/completions", body) for body in bodies]
+        for _ in range(clients // 20):
+            connections.append(socket.create_connection(("127.0.0.1", live.port)))
+            connections[-1].sendall(HALF)
+        time.sleep(dice.random() * 0.2)
+        dice.shuffle(connections)
+        for connection in connections:
+            reset(connection)
+        began = time.monotonic()
+        found = live.ask("/v1/completions", last)
+        longest = max(longest, time.monotonic() - began)
+        assert found.json["choices"] == expected and longest < SOON, (found, longest)
+    live.assert_idle()
+    return longest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=400)
+    options = parser.parse_args()
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that have gone
+    with Live({"stories": engine(STORIES)}, max_queue=10_000) as live:
+        for done in range(1, options.rounds + 1):
+            longest = storm(live, 1, options.clients, seed=done)
+            print(f"{done}: answered {longest:.2f} s after the storm", flush=True)
+
+
+if __name__ == "__main__":
+    main()
