@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 import decoding
 from decoding.server.site import Site
+from decoding.server.writing import Protocol
 
 LOOK = 0.2  # seconds, after which it is looked whether an engine has failed
 LAST = 1.0  # seconds for the answers to those who waited for it
@@ -77,6 +78,7 @@ def run(app: Starlette, *, drain: int, **options: object) -> None:
     site: Site = app.state.site
     config = uvicorn.Config(
         app,
+        http=Protocol,
         access_log=False,
         log_config=None,
         server_header=False,

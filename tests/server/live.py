@@ -17,6 +17,7 @@ import uvicorn
 import decoding
 from decoding.server.served import Served
 from decoding.server.site import Site
+from decoding.server.writing import Protocol
 from decoding.serving import Settings, create_app
 from tests.serving.engines import assert_idle
 
@@ -46,7 +47,8 @@ class Live:
     ) -> None:
         self.app = create_app(models, Settings(**settings))
         self.site: Site = self.app.state.site
-        config = uvicorn.Config(self.app, port=0, log_config=None, ws="none", access_log=False)
+        options: dict[str, Any] = {"log_config": None, "ws": "none", "access_log": False}
+        config = uvicorn.Config(self.app, port=0, http=Protocol, **options)
         self.server = uvicorn.Server(config)
         # Of asyncio's own kind: others are sent small packets late (Nagle).
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

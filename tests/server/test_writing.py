@@ -1,0 +1,68 @@
+"""All that is written to a connection in one turn of the loop is written at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from decoding.server.writing import Gathered
+
+
+class Written:
+    """A transport. told: what was written, and None for its end."""
+
+    def __init__(self) -> None:
+        self.told = list[bytes | None]()
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closing()
+        self.told.append(data)
+
+    def close(self) -> None:
+        self.told.append(None)
+
+    def is_closing(self) -> bool:
+        return None in self.told
+
+    def get_extra_info(self, name: str) -> str:
+        return name
+
+
+def test_one_write_for_a_head_and_its_body() -> None:
+    async def main() -> list[bytes | None]:
+        written: Any = Written()
+        transport = Gathered(written, asyncio.get_running_loop())
+        transport.write(b"head ")
+        transport.write(b"body")
+        assert written.told == []
+        await asyncio.sleep(0)
+        transport.write(b"the next")
+        await asyncio.sleep(0)
+        return list(written.told)
+
+    assert asyncio.run(main()) == [b"head body", b"the next"]
+
+
+def test_what_was_written_comes_before_the_end() -> None:
+    async def main() -> list[bytes | None]:
+        written: Any = Written()
+        transport = Gathered(written, asyncio.get_running_loop())
+        assert transport.get_extra_info("peername") == "peername"
+        transport.write(b"last")
+        transport.close()
+        await asyncio.sleep(0)
+        return list(written.told)
+
+    assert asyncio.run(main()) == [b"last", None]
+
+
+def test_nothing_is_written_to_a_connection_that_is_lost() -> None:
+    async def main() -> list[bytes | None]:
+        written: Any = Written()
+        transport = Gathered(written, asyncio.get_running_loop())
+        transport.write(b"too late")
+        written.close()  # by the system, meanwhile
+        await asyncio.sleep(0)
+        return list(written.told)
+
+    assert asyncio.run(main()) == [None]
