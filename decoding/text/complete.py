@@ -284,11 +284,11 @@ def text_behind(
     """The text that ids add to that of the ids before them. before: that text, if it is known."""
     if shown:
         if before is None:
-            before = tokenizer.decode(shown, skip_special_tokens=True)
-        whole = tokenizer.decode([*shown, *new], skip_special_tokens=True)
+            before = tokenizer.decode_row(list(shown))
+        whole = tokenizer.decode_row([*shown, *new])
         if whole.startswith(before):
             return whole[len(before) :]
-    return tokenizer.decode(new, skip_special_tokens=True)
+    return tokenizer.decode_row(list(new))
 
 
 def sums(model: TextModel, prompts: Sequence[Prompt], new: Sequence[Sequence[int]]) -> list[float]:

@@ -106,7 +106,7 @@ class TextStream:
         self._shown, self._ids, self._text = "", list[int](), ""
         if not self._go_on_behind(list(shown[-CONTEXT:])):
             self._before = list(shown)
-            self._shown = tokenizer.decode(self._before, skip_special_tokens=True)
+            self._shown = tokenizer.decode_row(self._before)
 
     def add(self, new: Sequence[int]) -> str:
         """What ids behind them do not change of the text that is new; often nothing."""
@@ -129,7 +129,7 @@ class TextStream:
 
     def _go_on_behind(self, end: list[int]) -> bool:
         """Forgets the ids before, if the last ones have a text that tells the spaces behind it."""
-        shown = self._tokenizer.decode(end, skip_special_tokens=True)
+        shown = self._tokenizer.decode_row(end)
         if shown.strip() and self._tokenizer.settled(end) == len(end):
             self._before, self._shown, self._ids, self._text = end, shown, [], ""
             return True

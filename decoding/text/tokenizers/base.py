@@ -232,6 +232,11 @@ class Tokenizer(Vocabulary):
         text = self.text_of(as_ids(token_ids), skip_special_tokens)
         return cleaned(text) if self._cleans(clean) else text
 
+    def decode_row(self, ids: list[int]) -> str:
+        """decode() of ids that are those of tokens, without special ones."""
+        text = self.text_of(ids, True)
+        return cleaned(text) if self._cleans(None) else text
+
     def decode_batch(self, rows: Rows, skip_special_tokens: bool = False) -> list[str]:
         """decode() of many rows, whose ids are those of tokens."""
         texts = self.texts_of(rows, skip_special_tokens)
