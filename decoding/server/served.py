@@ -23,6 +23,8 @@ from decoding.text.token_texts import token_texts
 LARGE = 8192  # characters whose ids are made in a thread, so that the loop goes on
 AHEAD = 2  # times the rows that step at once are inside an engine
 ALONE = 2  # requests that step alone are inside: one that runs, and the next
+INTERVAL = 0.02  # seconds between two pieces of a stream, at least
+PIECES = 3000  # of all streams in a second: they cost a fifth of a core
 T = TypeVar("T")
 
 
@@ -42,6 +44,7 @@ class Served:
         self.gate = Gate(AHEAD * rows, *waits)
         self.alone = Gate(ALONE, *waits)  # of those that step alone, so that they stop no others
         self.metrics: ModelMetrics
+        self._streams = 0  # requests whose tokens are told as they come
 
     @property
     def waiting(self) -> int:
@@ -67,6 +70,10 @@ class Served:
         if self.engine is None:
             return self.model.encoder_spec.longest
         return self.model.spec.decoder.positions
+
+    def interval(self) -> float:
+        """Seconds between two pieces of a stream."""
+        return max(INTERVAL, self._streams / PIECES)
 
     def token_text(self, id: int) -> str | bytes:
         """What a token adds behind others; bytes where it may be a part of a character."""
@@ -141,8 +148,7 @@ class Served:
         try:
             given = {"stream": stream, "priority": priority, **options}
             request = await self._submit(ids, config, left, **given)
-            # A reader may be slow: its request makes room when it ends, and not when it is read.
-            watching = asyncio.create_task(entered.leave_behind(request)) if stream else None
+            watching = asyncio.create_task(self._go_along(request, entered)) if stream else None
             try:
                 yield request
             finally:
@@ -151,6 +157,15 @@ class Served:
                     watching.cancel()
         finally:
             entered.leave()
+
+    async def _go_along(self, request: decoding.Request[Any], entered: Entered) -> None:
+        """A reader may be slow: its request makes room when it ends, and not when it is read."""
+        self._streams += 1
+        try:
+            await request.until_done()
+        finally:
+            self._streams -= 1
+        entered.leave()
 
     async def embedded(self, texts: Sequence[str]) -> Array:
         """Of an encoder alone, float32 [n, E]. Raises ApiError where there is no room, and what
@@ -197,10 +212,6 @@ class Entered:
     def leave(self) -> None:
         rows, self._rows = self._rows, 0
         self._gate.leave(rows)
-
-    async def leave_behind(self, request: decoding.Request[Any]) -> None:
-        await request.until_done()
-        self.leave()
 
 
 async def uncancelled(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from decoding import _C
@@ -145,9 +145,10 @@ class Request(Generic[Result]):
             if is_end(self._told[index]):
                 return
 
-    async def every(self, seconds: float) -> AsyncIterator[Tokens]:
+    async def every(self, seconds: float | Callable[[], float]) -> AsyncIterator[Tokens]:
         """Tokens as they come, but in larger pieces: the first at once, then those of so many
-        seconds together, and the last at the end. It wakes its event loop as seldom."""
+        seconds together, and the last at the end. It wakes its event loop as seldom. seconds: or
+        what says how many, after each piece."""
         counts, told = [0] * self._returned, 0
         while True:
             await self._reach(told + 1)
@@ -157,7 +158,7 @@ class Request(Generic[Result]):
                 yield tokens
             if is_end(self._told[told - 1]):
                 return
-            await self._reach(math.inf, seconds)
+            await self._reach(math.inf, seconds() if callable(seconds) else seconds)
 
     def __await__(self) -> Generator[Any, None, Result]:
         yield from self._reach(math.inf).__await__()

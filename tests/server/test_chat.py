@@ -59,7 +59,7 @@ def test_logprobs(client: Any) -> None:
 
 
 def test_logprobs_of_a_stream(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.server.openai.answers.INTERVAL", 0.0)
+    monkeypatch.setattr("decoding.server.served.Served.interval", lambda served: 0.0)
     given: dict[str, Any] = {"model": "bytes", "messages": MESSAGES, "max_tokens": 60}
     given |= {"logprobs": True, "top_logprobs": 2, "temperature": 1, "seed": 1, "n": 2}
     plain = client.chat.completions.create(**given)

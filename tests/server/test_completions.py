@@ -186,7 +186,7 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
 def test_logprobs_come_with_their_tokens(
     model: str, search: str, top: int, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoding.server.openai.answers.INTERVAL", 0.0)
+    monkeypatch.setattr("decoding.server.served.Served.interval", lambda served: 0.0)
     given: dict[str, Any] = {"model": model, "prompt": ONCE, "max_tokens": 60, "logprobs": top}
     given |= SEARCHES[search]
     plain = client.completions.create(**given)
@@ -212,7 +212,7 @@ def test_logprobs_come_with_their_tokens(
 def test_logprobs_do_not_wait_for_the_end(
     search: str, top: int, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoding.server.openai.answers.INTERVAL", 0.0)
+    monkeypatch.setattr("decoding.server.served.Served.interval", lambda served: 0.0)
     given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 300}
     given |= {"logprobs": top, "stream": True, **SEARCHES[search]}
     for _ in range(10):  # a machine that is busy may hear of all tokens at once

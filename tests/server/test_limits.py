@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import decoding
 from decoding.server.errors import ApiError
 from decoding.server.fields import KEPT, LONGEST, Fields, Kept
 from decoding.server.gate import Gate
+from decoding.server.served import INTERVAL, Served
+from decoding.serving import create_app
+from decoding.text.complete import resolved
 from tests.server.live import Live, raw
 from tests.server.models import STORIES, sentence_model
 
@@ -217,3 +221,29 @@ def test_what_bodies_ask_for_is_kept() -> None:
     for value in range(KEPT):
         kept.once({"b": value}, make)
     assert kept.once({"a": 1}, make) == len(made)
+
+
+def test_streams_share_a_rate_of_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has them less often, the more streams there are whose tokens still come."""
+    monkeypatch.setattr("decoding.server.served.PIECES", 10)
+    app = create_app({"stories": decoding.Engine(decoding.load(STORIES, device="cpu", threads=1))})
+    served: Served = app.state.site.models["stories"]
+
+    async def main() -> list[float]:
+        over, found = asyncio.Event(), [served.interval()]
+        monkeypatch.setattr(decoding.Request, "until_done", lambda request: over.wait())
+        given: dict[str, Any] = {"left": 60.0, "max_new_tokens": 2}
+        _, config = resolved(served.model, {})
+        async with AsyncExitStack() as streams:
+            for stream in (True, False, True, True, True):
+                block = served.submitted([1, 2], config, stream=stream, **given)
+                await streams.enter_async_context(block)
+            await asyncio.sleep(0)
+            found.append(served.interval())
+            over.set()
+            await asyncio.sleep(0.01)
+            found.append(served.interval())
+        return found
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [INTERVAL, 0.4, INTERVAL]
+    app.state.site.close()

@@ -255,6 +255,22 @@ def test_tokens_of_a_while_come_together() -> None:
     dispatcher.close(drain=True)
 
 
+def test_the_length_of_a_while_may_change() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    request, whiles = submitted(dispatcher), [0.05, 0.0]
+
+    async def main() -> None:
+        pieces = request.every(lambda: whiles.pop())
+        for told in (7, 8, 9):
+            engine.news.put([(1, [[told]])])
+            assert await asyncio.wait_for(anext(pieces), 5) == [[told]]
+        assert not whiles, "it was asked for after each piece"
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    dispatcher.close(drain=False)
+
+
 def test_the_end_does_not_wait_for_the_moment() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)

@@ -21,8 +21,7 @@ from decoding.server.served import Served
 from decoding.text.complete import Prompt, new_tokens
 from decoding.text.stream_text import TextStream
 
-INTERVAL = 0.02  # seconds between two pieces of a stream
-# Between two of them with log-probabilities, as a multiple of the time that finding these has taken
+# Between two pieces with log-probabilities, as a multiple of the time that finding these has taken
 # where the model reads its text once more: all of it, and so longer and longer.
 PAUSE = 3
 
@@ -69,7 +68,7 @@ class Answers:
         stream = not streamed_at_once(self.search)
         async with self._submitted(index, most, stream=stream) as request:
             clock.start()
-            async for tokens in request.every(INTERVAL):
+            async for tokens in request.every(self.served.interval):
                 clock.hear(max(map(len, tokens)))
                 for choice, new in zip(choices, tokens, strict=True):
                     choice.add(new)
