@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import Counter
 from starlette.datastructures import QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
@@ -117,7 +116,7 @@ class Endpoint:
         the key. unauthorised: the status of an error about it."""
         self._site, self._handler, self._error_body = site, handler, body
         self._key_in_body, self._unauthorised = key_in_body, unauthorised
-        self._path, self._counts, self._kept = path, dict[int, Counter](), Kept()
+        self._path, self._kept = path, Kept()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(self._site, scope, self._kept)
@@ -164,9 +163,7 @@ class Endpoint:
             self._note(call, answer.status)
 
     def _note(self, call: Call, status: int) -> None:
-        if status not in self._counts:
-            self._counts[status] = self._site.metrics.responses.labels(self._path, status)
-        self._counts[status].inc()
+        self._site.metrics.responses[self._path, status] += 1
         client = call.scope.get("client") or ("-",)
         line = {
             "time": round(time.time(), 3),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -60,62 +62,84 @@ class Watched(Protocol):
 
 
 class Metrics:
-    """All metrics of a server, in a registry of its own."""
+    """All metrics of a server, in a registry of its own. responses: answers by path and status. For
+    one event loop: prometheus_client's own counters have a lock each, and a short request counts a
+    dozen."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix, self.registry = prefix, CollectorRegistry()
-        self.histograms = {
-            name: Histogram(
-                f"{prefix}:{name}", help, ["model_name"], buckets=buckets, registry=self.registry
-            )
-            for name, (help, buckets) in HISTOGRAMS.items()
-        }
-        self.counters = {
-            name: self._counter(name, help, "model_name") for name, help in COUNTERS.items()
-        }
-        said = "results of requests that were answered"
-        self.success = self._counter("request_success", said, "model_name", "finished_reason")
-        self.responses = self._counter("http_responses", "answers", "path", "status")
+        self._prefix, self.registry = prefix, CollectorRegistry()
+        self.responses = Counter[tuple[str, int]]()
 
-    def _counter(self, name: str, help: str, *labels: str) -> Counter:
-        return Counter(f"{self.prefix}:{name}", help, labels, registry=self.registry)
-
-    def watch(self, served: Iterable[Watched]) -> None:
+    def watch(self, served: Sequence[Watched]) -> None:
         """Makes the metrics of each model."""
         for each in served:
-            each.metrics = ModelMetrics(self, each.name)
-        self.registry.register(EngineCollector(self.prefix, list(served)))
+            each.metrics = ModelMetrics()
+        self.registry.register(RequestCollector(self._prefix, served, self.responses))
+        self.registry.register(EngineCollector(self._prefix, served))
 
 
 class ModelMetrics:
-    """Those of one model."""
+    """Those of one model's requests. buckets, sums: of each histogram; totals: of each counter;
+    reasons: why results ended."""
 
-    def __init__(self, metrics: Metrics, model: str) -> None:
-        self._success, self._model = metrics.success, model
-        self._histograms = {name: each.labels(model) for name, each in metrics.histograms.items()}
-        self._counters = {name: each.labels(model) for name, each in metrics.counters.items()}
-        self._reasons: dict[str, Any] = {}
+    def __init__(self) -> None:
+        self.buckets = {name: [0] * (len(limits) + 1) for name, (_, limits) in HISTOGRAMS.items()}
+        self.sums = dict.fromkeys(HISTOGRAMS, 0.0)
+        self.totals = dict.fromkeys(COUNTERS, 0)
+        self.reasons = Counter[str]()
 
     def observe(self, name: str, value: float) -> None:
-        self._histograms[name].observe(value)
+        self.buckets[name][bisect_left(HISTOGRAMS[name][1], value)] += 1
+        self.sums[name] += value
 
     def answered(self, began: float, prompt: int, generated: int, reasons: Iterable[str]) -> None:
         """Counts an answer. began: time.monotonic() of its arrival; reasons: of its results."""
         self.observe("e2e_request_latency_seconds", time.monotonic() - began)
         self.observe("request_prompt_tokens", prompt)
         self.observe("request_generation_tokens", generated)
-        self._counters["prompt_tokens"].inc(prompt)
-        self._counters["generation_tokens"].inc(generated)
-        for reason in reasons:
-            if reason not in self._reasons:
-                self._reasons[reason] = self._success.labels(self._model, reason)
-            self._reasons[reason].inc()
+        self.totals["prompt_tokens"] += prompt
+        self.totals["generation_tokens"] += generated
+        self.reasons.update(reasons)
+
+
+class RequestCollector:
+    """Tells what was counted."""
+
+    def __init__(
+        self, prefix: str, served: Sequence[Watched], responses: Mapping[tuple[str, int], int]
+    ) -> None:
+        self._prefix, self._served, self._responses = prefix, served, responses
+
+    def collect(self) -> Iterator[Metric]:
+        prefix, label = self._prefix, ["model_name"]
+        for name, (help, limits) in HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(f"{prefix}:{name}", help, labels=label)
+            for each in self._served:
+                buckets = cumulative(each.metrics.buckets[name], limits)
+                histogram.add_metric([each.name], buckets, each.metrics.sums[name])
+            yield histogram
+        for name, help in COUNTERS.items():
+            counter = CounterMetricFamily(f"{prefix}:{name}", help, labels=label)
+            for each in self._served:
+                counter.add_metric([each.name], each.metrics.totals[name])
+            yield counter
+        said, label = "results of requests that were answered", [*label, "finished_reason"]
+        counter = CounterMetricFamily(f"{prefix}:request_success", said, labels=label)
+        for each in self._served:
+            for reason, count in each.metrics.reasons.items():
+                counter.add_metric([each.name, reason], count)
+        yield counter
+        label = ["path", "status"]
+        counter = CounterMetricFamily(f"{prefix}:http_responses", "answers", labels=label)
+        for (path, status), count in self._responses.items():
+            counter.add_metric([path, str(status)], count)
+        yield counter
 
 
 class EngineCollector:
     """Asks the engines when somebody reads the metrics."""
 
-    def __init__(self, prefix: str, served: list[Watched]) -> None:
+    def __init__(self, prefix: str, served: Sequence[Watched]) -> None:
         self._prefix, self._served = prefix, served
 
     def collect(self) -> Iterator[Metric]:
@@ -140,15 +164,17 @@ class EngineCollector:
             labels=["model_name"],
         )
         for each, stats in found:
-            buckets = cumulative(stats["iterations"])
+            counts = stats["iterations"]
+            buckets = cumulative(counts, [2**i for i in range(len(counts) - 1)])
             iterations.add_metric([each.name], buckets, stats["iteration_tokens"])
         yield iterations
 
 
-def cumulative(counts: Sequence[int]) -> list[tuple[str, int]]:
-    """The buckets of Engine.stats()["iterations"]: their upper limits and what is at or below."""
-    limits = [str(float(2**i)) for i in range(len(counts) - 1)]
-    return list(zip([*limits, "+Inf"], accumulate(counts), strict=True))
+def cumulative(counts: Sequence[int], limits: Sequence[float]) -> list[tuple[str, int]]:
+    """A histogram's buckets: their upper limits and what is at or below. counts: of what is at or
+    below each limit but above the one before, and of what is above all."""
+    names = [*(str(float(limit)) for limit in limits), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True))
 
 
 def is_alive(engine: decoding.Engine) -> bool:

@@ -27,7 +27,7 @@ class Site:
         self.settings = settings
         self.models = {name: Served(name, model, settings) for name, model in models.items()}
         self.metrics = Metrics(settings.metrics_prefix)
-        self.metrics.watch(self.models.values())
+        self.metrics.watch(list(self.models.values()))
         self.log, self.characters = AccessLog(), 0
         self.began, self.draining = int(time.time()), False
 
