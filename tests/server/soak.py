@@ -20,19 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.bodies import check
+from tests.server.held import Held
 from tests.server.live import Live, raw
 from tests.server.models import all_models
 from tests.server.storms import reset
 
 SETTLED = 0.2  # of the time, after which memory should not grow
-GROWTH = 32 << 20  # bytes of it that are noise: the heap's own
+# What may come and go, of what is kept of bodies and options: it is thrown away when it is full.
+BLOCKS, MALLOC, RESIDENT = 100_000, 16 << 20, 32 << 20
 CLIENTS = 4  # of each kind
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
 
 
 def open_files() -> int:
@@ -92,9 +88,9 @@ class Soak:
         return 1
 
 
-def soak(live: Live, seconds: float) -> tuple[dict[str, int], int]:
-    """How many requests of each kind there were, and the bytes by which memory grew once it had
-    settled. Raises AssertionError for what is wrong."""
+def soak(live: Live, seconds: float) -> tuple[dict[str, int], Held]:
+    """How many requests of each kind there were, and by what memory grew once it had settled.
+    Raises AssertionError for what is wrong."""
     began = time.monotonic()
     run = Soak(live, began + seconds)
     threads = [
@@ -105,18 +101,19 @@ def soak(live: Live, seconds: float) -> tuple[dict[str, int], int]:
     for thread in threads:
         thread.start()
     time.sleep(SETTLED * seconds)
-    settled, spoken = resident(), began
+    settled, spoken = Held.now(), began
     while any(thread.is_alive() for thread in threads):
         time.sleep(min(1.0, seconds / 10))
         if time.monotonic() - spoken > 60:
             spoken = time.monotonic()
             minutes = (spoken - began) / 60
-            said = f"{resident() >> 20} MiB, {open_files()} files, {run.answered}"
-            print(f"{minutes:.0f} min: {said}", flush=True)
+            print(
+                f"{minutes:.0f} min: {Held.now()}, {open_files()} files, {run.answered}", flush=True
+            )
     for error in run.errors:
         raise error
     live.assert_idle()
-    return run.answered, resident() - settled
+    return run.answered, Held.now().beyond(settled)
 
 
 def main() -> None:
@@ -129,8 +126,9 @@ def main() -> None:
             before = open_files()
             answered, growth = soak(live, 60 * options.minutes)
             files = open_files() - before
-    print(f"{answered}, memory grew by {growth >> 20} MiB, {files} more files are open")
-    assert growth < GROWTH and files <= CLIENTS
+    print(f"{answered}, memory grew by {growth}; {files} more files are open")
+    assert growth.blocks < BLOCKS and growth.malloc < MALLOC and growth.resident < RESIDENT
+    assert files <= CLIENTS
 
 
 if __name__ == "__main__":
