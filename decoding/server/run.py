@@ -18,6 +18,7 @@ from decoding.server.site import Site
 from decoding.server.writing import Protocol
 
 LOOK = 0.2  # seconds, after which it is looked whether an engine has failed
+NEW_OBJECTS = 10_000  # after which Python's collector looks through them
 LAST = 1.0  # seconds for the answers to those who waited for it
 
 
@@ -61,14 +62,17 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def models_left_alone() -> Iterator[None]:
-    """Python's collector does not look through what is loaded again and again, while requests
-    wait."""
+def collector_for_requests() -> Iterator[None]:
+    """Python's collector does not look through what is loaded again and again, while requests wait;
+    nor, for the little that they leave to it, after each of them."""
+    before = gc.get_threshold()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
     try:
         yield
     finally:
+        gc.set_threshold(*before)
         gc.unfreeze()
 
 
@@ -87,7 +91,7 @@ def run(app: Starlette, *, drain: int, **options: object) -> None:
         **options,  # type: ignore[arg-type]
     )
     server = Server(config, site)
-    with models_left_alone():
+    with collector_for_requests():
         server.run()
     for number in reversed(server.signals):  # what they mean to a program that does not serve
         signal.raise_signal(number)
