@@ -18,7 +18,7 @@ class Lengths:
     own: int | None  # the model's own max_length; None: it has none
     positions: int  # of the decoder
     max_new: int | None  # max_new_tokens of the caller's options, else
-    max_length: int | None  # max_length of them: generate() applies it
+    max_length: int | None  # max_length of them, which counts what a translation begins with
 
     @classmethod
     def of(cls, spec: ModelSpec, options: dict[str, Any], config: GenerationConfig) -> Lengths:
@@ -35,6 +35,8 @@ class Lengths:
                 raise ValueError(f"{name} must be one value for all lines, got one for each row")
         max_new, max_length = (options.get(name) for name in ("max_new_tokens", "max_length"))
         asked = max_new is not None or max_length is not None
+        if max_new is not None:  # it wins
+            max_length = None
         own = config.max_length
         if isinstance(config.max_new_tokens, int):  # it wins, and does not count the start token
             own = 1 + config.max_new_tokens
@@ -63,7 +65,8 @@ class Lengths:
         """Raises ValueError where nothing can be generated behind it."""
         most = (self.max_length or self.own or self.positions) - 1
         if prompt > most:
+            limit = "the model" if self.max_length is None else f"max_length={self.max_length}"
             raise ValueError(
-                f"line {line}: target_prefix has {prompt} tokens with the start token, and the "
-                f"model has room for {most} before it generates one: shorten it"
+                f"line {line}: target_prefix has {prompt} tokens with the start token, and {limit} "
+                f"has room for {most} before it generates one: shorten it"
             )

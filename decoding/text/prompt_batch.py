@@ -18,8 +18,8 @@ def own_options(fields: Mapping[str, Any], samples: bool) -> dict[str, Any]:
     """The options of generate() that a JSON line has of its own. Raises ValueError for values that
     are none, and for those of sampling where not `samples`."""
     found = {name: own_option(fields, name) for name in OWN if fields.get(name) is not None}
-    if not samples and (drawn := [name for name in found if name != "max_new_tokens"]):
-        raise ValueError(f"{drawn[0]!r} is for samples: add --do-sample")
+    if not samples and (sampling := [name for name in found if name != "max_new_tokens"]):
+        raise ValueError(f"{sampling[0]!r} is for samples: add --do-sample")
     return found
 
 

@@ -148,13 +148,22 @@ def test_searches_without_scores() -> None:
         ({"max_length": 30}, {"max_new_tokens": 7}, 7),
         ({"max_length": 30}, {"max_length": 9}, 8),
         ({"max_length": 30}, {"generation_config": {"max_length": 9}}, 8),
+        ({}, {"max_length": 4, "max_new_tokens": 7, "target_prefix": "x y z w"}, 7),
     ],
 )
 def test_lengths(checkpoint: dict, options: dict, expected: int) -> None:
     model = StandIn(**checkpoint)
-    assert translate(model, ["a b"], **options) == ["A B"]
+    prefix = options.get("target_prefix", "").upper()
+    assert translate(model, ["a b"], **options) == [f"{prefix} A B".strip()]
     [(_, passed)] = model.calls
     assert passed["max_new_tokens"] == expected and passed["max_length"] is None
+
+
+def test_a_prefix_without_room() -> None:
+    with pytest.raises(
+        ValueError, match="6 tokens with the start token, and max_length=5 has room"
+    ):
+        translate(StandIn(), ["a"], max_length=5, target_prefix="a b c d e")
 
 
 def test_without_a_maximum_positions_are_one() -> None:
