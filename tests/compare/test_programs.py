@@ -9,10 +9,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+import decoding
 from benchmarks import translate
+from benchmarks.cases import forced
+from benchmarks.cases.workloads import WORKLOADS, Workload
 from benchmarks.gpu_watch import mean
 from benchmarks.report import picture
+from benchmarks.translate_ctranslate2 import grouped
 from benchmarks.translate_transformers import batches
+from decoding.text.prefixes import Line
+from decoding.text.translate import Translator
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -63,6 +69,23 @@ def test_the_best_size_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_how_busy_a_gpu_is() -> None:
     assert mean("10\n30\n2") == pytest.approx(0.14) and math.isnan(mean("[N/A]\n"))
+
+
+def test_translations_of_random_weights_have_the_lengths_of_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = Workload(
+        layers=1, hidden=16, heads=2, feed_forward=32, vocabulary=8100, encoder_layers=1
+    )
+    monkeypatch.setitem(WORKLOADS, "tiny", tiny)
+    forced.save_model("tiny", ROOT / "models/demo", tmp_path)
+    limits = forced.limits(ROOT / "models/demo", ["A house.", "A dog is running across it."])
+    model = decoding.load(tmp_path)
+    lines = [Line("Das ist ein Haus.", "", limits[0]), Line("Ein Hund läuft.", "", limits[1])]
+    translator = Translator(model, n_best=1, num_beams=2, suppress_tokens=[0])
+    [found] = translator.groups([lines], apart=False)
+    assert [best.tokens for [best] in found] == limits and limits[0] < limits[1]
+    assert grouped([3, 5, 3]) == {3: [0, 2], 5: [1]}
 
 
 @pytest.mark.slow
