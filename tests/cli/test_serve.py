@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+import decoding.server
 from decoding.cli.serve.models import named
 from decoding.serving import Settings
 from tests.cli.program import Program
@@ -60,6 +61,7 @@ def test_names_of_models(tmp_path: Path) -> None:
 
 def test_the_extra_is_named(program: Program) -> None:
     program.monkeypatch.setitem(sys.modules, "starlette", cast(Any, None))
+    program.monkeypatch.setattr(decoding, "server", decoding.server)  # which an import sets anew
     for name in [
         name for name in sys.modules if name.startswith(("decoding.server", "starlette."))
     ]:
