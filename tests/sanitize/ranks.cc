@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -71,8 +72,8 @@ void expect(bool condition, const char* what) {
 // Runs life(collective) for each rank in a thread of its own. A rank whose life is over has ended.
 void live(int size, const std::function<void(Collective&)>& life) {
   const auto bytes = static_cast<size_t>(collective_bytes(size, kPartBytes));
-  char path[] = "/tmp/decoding-ranks-XXXXXX";
-  const int file = mkstemp(path);
+  std::string path = std::filesystem::temp_directory_path() / "decoding-ranks-XXXXXX";
+  const int file = mkstemp(path.data());
   expect(file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0, "there is no file");
   std::vector<std::unique_ptr<Collective>> ranks;
   for (int rank = 0; rank < size; ++rank) {
@@ -89,7 +90,7 @@ void live(int size, const std::function<void(Collective&)>& life) {
   ranks.clear();
   munmap(std::exchange(shared_memory, nullptr), bytes);
   close(file);
-  unlink(path);
+  unlink(path.c_str());
 }
 
 void begin(Collective& rank, uint64_t digest) {
@@ -110,10 +111,10 @@ void exchange(Collective& rank, int64_t number) {
 
 // Rank 0 tells the others so many bytes: none, as many as a part has room for, or more.
 void tell(Collective& rank, size_t count) {
-  const std::vector<std::byte> told(count, std::byte{7});
-  std::vector<std::byte> bytes = rank.rank() == 0 ? told : std::vector<std::byte>(3);
+  const std::vector<std::byte> sent(count, std::byte{7});
+  std::vector<std::byte> bytes = rank.rank() == 0 ? sent : std::vector<std::byte>(3);
   rank.broadcast(bytes);
-  expect(bytes == told, "rank 0 is misunderstood");
+  expect(bytes == sent, "rank 0 is misunderstood");
 }
 
 void exchange_parts(Collective& rank) {

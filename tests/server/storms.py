@@ -34,7 +34,7 @@ def reset(connection: socket.socket) -> None:
 def storm(live: Live, rounds: int, clients: int, seed: int = 0) -> float:
     """The longest wait for the answer after a round, in seconds. Raises AssertionError for another
     answer than before, and for what is left."""
-    dice, longest = random.Random(seed), 0.0
+    rng, longest = random.Random(seed), 0.0
     last = {**LONG, "n": 1, "seed": 1}
     expected = live.ask("/v1/completions", last).json["choices"]
     for _ in range(rounds):
@@ -43,8 +43,8 @@ def storm(live: Live, rounds: int, clients: int, seed: int = 0) -> float:
         for _ in range(clients // 20):
             connections.append(socket.create_connection(("127.0.0.1", live.port)))
             connections[-1].sendall(HALF)
-        time.sleep(dice.random() * 0.2)
-        dice.shuffle(connections)
+        time.sleep(rng.random() * 0.2)
+        rng.shuffle(connections)
         for connection in connections:
             reset(connection)
         began = time.monotonic()

@@ -9,20 +9,20 @@ from decoding.server.writing import Gathered
 
 
 class Written:
-    """A transport. told: what was written, and None for its end."""
+    """A transport. emitted: what was written, and None for its end."""
 
     def __init__(self) -> None:
-        self.told = list[bytes | None]()
+        self.emitted = list[bytes | None]()
 
     def write(self, data: bytes) -> None:
         assert not self.is_closing()
-        self.told.append(data)
+        self.emitted.append(data)
 
     def close(self) -> None:
-        self.told.append(None)
+        self.emitted.append(None)
 
     def is_closing(self) -> bool:
-        return None in self.told
+        return None in self.emitted
 
     def get_extra_info(self, name: str) -> str:
         return name
@@ -34,11 +34,11 @@ def test_one_write_for_a_head_and_its_body() -> None:
         transport = Gathered(written, asyncio.get_running_loop())
         transport.write(b"head ")
         transport.write(b"body")
-        assert written.told == []
+        assert written.emitted == []
         await asyncio.sleep(0)
         transport.write(b"the next")
         await asyncio.sleep(0)
-        return list(written.told)
+        return list(written.emitted)
 
     assert asyncio.run(main()) == [b"head body", b"the next"]
 
@@ -51,7 +51,7 @@ def test_what_was_written_comes_before_the_end() -> None:
         transport.write(b"last")
         transport.close()
         await asyncio.sleep(0)
-        return list(written.told)
+        return list(written.emitted)
 
     assert asyncio.run(main()) == [b"last", None]
 
@@ -63,6 +63,6 @@ def test_nothing_is_written_to_a_connection_that_is_lost() -> None:
         transport.write(b"too late")
         written.close()  # by the system, meanwhile
         await asyncio.sleep(0)
-        return list(written.told)
+        return list(written.emitted)
 
     assert asyncio.run(main()) == [None]

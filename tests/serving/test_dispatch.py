@@ -262,9 +262,9 @@ def test_the_length_of_a_while_may_change() -> None:
 
     async def main() -> None:
         pieces = request.every(lambda: whiles.pop())
-        for told in (7, 8, 9):
-            engine.news.put([(1, [[told]])])
-            assert await asyncio.wait_for(anext(pieces), 5) == [[told]]
+        for token in (7, 8, 9):
+            engine.news.put([(1, [[token]])])
+            assert await asyncio.wait_for(anext(pieces), 5) == [[token]]
         assert not whiles, "it was asked for after each piece"
 
     asyncio.run(asyncio.wait_for(main(), 30))
