@@ -68,6 +68,10 @@ def gpus() -> list[tuple[str, int]]:
 def free_memory(device: int) -> int:
     """Bytes of a GPU's memory that nobody has."""
 
+def load_tuned_kernels(device: int) -> int:
+    """Loads kernels of cuBLASLt that products on that GPU were tuned to, for which first launches
+    wait otherwise. Returns how many."""
+
 def look_for_cublaslt(folders: Sequence[str]) -> None:
     """Where it is looked for when it is used first, "" in the system's places."""
 

@@ -14,6 +14,7 @@
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/linear/cuda/cublaslt.h"
+#include "kernels/linear/cuda/preload.h"
 
 namespace decoding {
 namespace {
@@ -188,6 +189,8 @@ void bind_cuda_device(py::module_& module) {
   // Both open the driver, which takes long, and other threads go on meanwhile.
   module.def("gpus", &gpus, py::call_guard<Unlocked>());
   module.def("free_memory", &free_memory, py::arg("device"), py::call_guard<Unlocked>());
+  module.def("load_tuned_kernels", &cuda::load_tuned_kernels, py::arg("device"),
+             py::call_guard<Unlocked>());
   module.def("look_for_cublaslt", &cuda::cublaslt::look_in, py::arg("folders"));
 }
 

@@ -1,4 +1,4 @@
-"""Opens a GPU in a thread: CUDA takes a quarter of a second, in which a program can import."""
+"""Opens a GPU in a thread: CUDA and cuBLASLt take half a second, in which a program can import."""
 
 from __future__ import annotations
 
@@ -23,3 +23,7 @@ def open_gpu(device: str) -> None:
 def touch(index: int) -> None:
     with contextlib.suppress(Exception):
         _C.free_memory(index)
+        from decoding.engine.devices import library_folders  # only now: it imports numpy
+
+        _C.look_for_cublaslt(library_folders())
+        _C.load_tuned_kernels(index)

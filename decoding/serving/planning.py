@@ -40,6 +40,7 @@ WORDS = 1 << 14  # of a request's lists
 CLASSES = 8  # of rows for which tokens are chosen in one launch
 
 # Of the engine that a model keeps for its own calls.
+SOURCE = 128  # tokens, at least: to bind again for a longer line costs more than such lists
 READ_AT_ONCE = {"cpu": 1024, "cuda": 4096}  # tokens: calls end as a whole
 CALLS = 2  # classes: of calls that several threads make
 AHEAD, LEAST_AHEAD = 4, 4  # csrc/engine/scheduler/admission.cc
@@ -101,7 +102,7 @@ def call_limits(call: Call, rows: int) -> EngineLimits:
 
     beams, source = most("beams"), 0
     if spec.encoder is not None:
-        source = most("source", SENTENCE, spec.encoder.positions)
+        source = most("source", SOURCE, spec.encoder.positions)
     together = (rows + max(LEAST_AHEAD, rows // AHEAD)) // max(beams, most("finished"))
     each = np.concatenate([pages_of_each(spec, request) for request in requests])
     pages = -np.sort(-each)[:together]

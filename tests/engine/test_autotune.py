@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from decoding import _C
 from decoding import _kernels as kernels
 from tests.conftest import random
 
@@ -55,6 +56,15 @@ def test_no_folder(folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("a file where the folder should be")
     assert len(tune()) == 1
+
+
+def test_kernels_of_all_algorithms_are_loaded(folder: Path) -> None:
+    assert _C.load_tuned_kernels(0) == 0
+    tune(rows=2048)  # more than are timed with kernels of our own
+    assert _C.load_tuned_kernels(0) == 1
+    (file,) = folder.iterdir()
+    file.write_text("damaged\n")
+    assert _C.load_tuned_kernels(0) == 0
 
 
 def test_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

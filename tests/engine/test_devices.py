@@ -291,12 +291,20 @@ def test_a_gpu_is_opened_before_it_is_needed(
     monkeypatch: pytest.MonkeyPatch, device: str, variable: str, opened: list[int]
 ) -> None:
     found: list[int] = []
+    folders: list[str] = []
 
-    def free_memory(device: int) -> int:
+    def load_tuned_kernels(device: int) -> int:
+        assert folders == devices.library_folders()
         found.append(device)
-        raise RuntimeError("there is none")
+        raise RuntimeError("cuBLASLt is missing")
 
-    monkeypatch.setattr(opening, "_C", SimpleNamespace(cuda_archs="90", free_memory=free_memory))
+    engine = SimpleNamespace(
+        cuda_archs="90",
+        free_memory=lambda device: 1 << 30,
+        look_for_cublaslt=folders.extend,
+        load_tuned_kernels=load_tuned_kernels,
+    )
+    monkeypatch.setattr(opening, "_C", engine)
     monkeypatch.setenv("DECODING_DEVICE", variable)
     before = set(threading.enumerate())
     opening.open_gpu(device)

@@ -63,6 +63,8 @@ class Tuning {
   const Tuned* nearest(const ProductKey& key) const;
   // In the file as well, where it was timed.
   void remember(const ProductKey& key, const Tuned& tuned);
+  // All of it.
+  const std::map<ProductKey, Tuned>& known() const { return known_; }
   // A line for each product that was timed.
   std::string report() const;
 

@@ -3,14 +3,20 @@
 
 #include <dlfcn.h>
 
+#include <mutex>
 #include <utility>
 
 namespace decoding::cuda::cublaslt {
 namespace {
 
-std::vector<std::string>& folders() {
-  static std::vector<std::string> all = {""};
-  return all;
+struct Folders {
+  std::mutex mutex;
+  std::vector<std::string> all = {""};
+};
+
+Folders& folders() {
+  static Folders folders;
+  return folders;
 }
 
 void* open_in(const std::string& folder, int mode) {
@@ -24,7 +30,8 @@ void* open_in(const std::string& folder, int mode) {
 // One that is loaded already comes first: two versions in a process cost memory twice.
 void* open_library() {
   if (void* found = open_in("", RTLD_NOLOAD)) return found;
-  for (const std::string& folder : folders()) {
+  const std::scoped_lock lock(folders().mutex);
+  for (const std::string& folder : folders().all) {
     if (void* found = open_in(folder, 0)) return found;
   }
   CHECK(false,
@@ -60,7 +67,10 @@ Library load() {
 
 }  // namespace
 
-void look_in(std::vector<std::string> all) { folders() = std::move(all); }
+void look_in(std::vector<std::string> all) {
+  const std::scoped_lock lock(folders().mutex);
+  folders().all = std::move(all);
+}
 
 const Library& library() {
   static const Library loaded = load();

@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <library_types.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -45,6 +46,8 @@ constexpr uint32_t kReduceInComputeType = 2;
 // May be stored, and used again with the same version of the library.
 struct Algorithm {
   uint64_t words[8] = {};
+
+  auto operator<=>(const Algorithm&) const = default;
 };
 
 struct Heuristic {
@@ -77,7 +80,8 @@ struct Library {
                    const Algorithm*, void* workspace, size_t bytes, cudaStream_t);
 };
 
-// Where library() looks: "/usr/lib/"; "" are the places of the system, and LD_LIBRARY_PATH.
+// Where library() looks: "/usr/lib/"; "" are the places of the system, and LD_LIBRARY_PATH. Threads
+// may call it side by side.
 void look_in(std::vector<std::string> folders);
 
 // Throws where there is no cuBLASLt, and says how to get it.
