@@ -1,6 +1,8 @@
-// Hopper's matrix instruction for 2-byte types: four warps multiply, from shared memory, 64 rows of
-// one factor by some of the other; both lie in lines of 64 inputs, 128 bytes, whose 16-byte chunks
-// are permuted (chunk ^ row % 8), from addresses that are multiples of 1024 on.
+// Hopper's matrix instruction for 2-byte types: four warps multiply 64 rows of one factor by some
+// of the other. In shared memory a factor lies in lines of 64 inputs, 128 bytes, whose 16-byte
+// chunks are permuted (chunk ^ row % 8), from addresses that are multiples of 1024 on. The first
+// factor may be in registers instead: of 16 inputs lane (g, t) of warp w has those of rows 16 w + g
+// and 16 w + g + 8 that mma.m16n8k16 wants as its a (tensor_core.cuh).
 //
 // Of the result, lane (g, t) of warp w has from rows 16 w + g and 16 w + g + 8 the columns 8 j + 2
 // t and 8 j + 2 t + 1: sums[j] is the four of them.
@@ -37,12 +39,28 @@ __device__ __forceinline__ void wgmma_close() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-// Until at most `open` of the closed groups are still under way. The compiler must not have read
-// the sums before.
+// The same after registers of the first factor were written: all of them, before it.
+template <int n>
+__device__ __forceinline__ void wgmma_begin(uint32_t (&w)[n][4]) {
+#pragma unroll
+  for (int j = 0; j < n; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(w[j][i])::"memory");
+  }
+  wgmma_begin();
+}
+// Until at most `open` of the closed groups are still under way.
+template <int open>
+__device__ __forceinline__ void wgmma_wait() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(open) : "memory");
+#endif
+}
+// The same for sums that are complete then: the compiler must not have read them before.
 template <int open, int n>
 __device__ __forceinline__ void wgmma_wait(float (&sums)[n][4]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(open) : "memory");
+  wgmma_wait<open>();
 #pragma unroll
   for (int j = 0; j < n; ++j) {
 #pragma unroll
@@ -51,75 +69,65 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[n][4]) {
 #endif
 }
 
-// sums += w x, 16 inputs of 32 rows of x.
+// sums += w x, 16 inputs of 32 or 64 rows of x. w: a tile, or this thread's part of the factor.
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[4][4], uint64_t w, uint64_t x);
-template <>
-__device__ __forceinline__ void wgmma<half>(float (&d)[4][4], uint64_t w, uint64_t x) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, %16, %17, 1, 1, 1, 0, 0;"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
-      : "l"(w), "l"(x));
-#endif
-}
-template <>
-__device__ __forceinline__ void wgmma<bfloat16>(float (&d)[4][4], uint64_t w, uint64_t x) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, %16, %17, 1, 1, 1, 0, 0;"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
-      : "l"(w), "l"(x));
-#endif
-}
-// sums += w x, 16 inputs of 64 rows of x.
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[4][4], const uint32_t (&w)[4], uint64_t x);
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t w, uint64_t x);
-template <>
-__device__ __forceinline__ void wgmma<half>(float (&d)[8][4], uint64_t w, uint64_t x) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, 1, 1, 1, 0, 0;"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-        "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-        "+f"(d[7][2]), "+f"(d[7][3])
-      : "l"(w), "l"(x));
-#endif
-}
-template <>
-__device__ __forceinline__ void wgmma<bfloat16>(float (&d)[8][4], uint64_t w, uint64_t x) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, 1, 1, 1, 0, 0;"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-        "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-        "+f"(d[7][2]), "+f"(d[7][3])
-      : "l"(w), "l"(x));
-#endif
-}
-// 128 of them in two.
 template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[16][4], uint64_t w, uint64_t x) {
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&w)[4], uint64_t x);
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define WGMMA(shape, type, ...) \
+  asm volatile("wgmma.mma_async.sync.aligned.m64" shape "k16.f32." type "." type __VA_ARGS__)
+#else
+#define WGMMA(...)
+#endif
+#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_64 \
+  NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SUMS_8(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define SUMS_32(d) SUMS_8(d[0]), SUMS_8(d[1]), SUMS_8(d[2]), SUMS_8(d[3])
+#define SUMS_64(d) SUMS_32(d), SUMS_8(d[4]), SUMS_8(d[5]), SUMS_8(d[6]), SUMS_8(d[7])
+#define PART(w) "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+
+#define DEFINE_WGMMA(T, type)                                                                      \
+  template <>                                                                                      \
+  __device__ __forceinline__ void wgmma<T>(float (&d)[4][4], uint64_t w, uint64_t x) {             \
+    WGMMA("n32", type, " {" NAMES_32 "}, %16, %17, 1, 1, 1, 0, 0;" : SUMS_32(d) : "l"(w), "l"(x)); \
+  }                                                                                                \
+  template <>                                                                                      \
+  __device__ __forceinline__ void wgmma<T>(float (&d)[4][4], const uint32_t (&w)[4], uint64_t x) { \
+    WGMMA("n32", type,                                                                             \
+          " {" NAMES_32 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;" : SUMS_32(d) : PART(w),        \
+          "l"(x));                                                                                 \
+  }                                                                                                \
+  template <>                                                                                      \
+  __device__ __forceinline__ void wgmma<T>(float (&d)[8][4], uint64_t w, uint64_t x) {             \
+    WGMMA("n64", type, " {" NAMES_64 "}, %32, %33, 1, 1, 1, 0, 0;" : SUMS_64(d) : "l"(w), "l"(x)); \
+  }                                                                                                \
+  template <>                                                                                      \
+  __device__ __forceinline__ void wgmma<T>(float (&d)[8][4], const uint32_t (&w)[4], uint64_t x) { \
+    WGMMA("n64", type,                                                                             \
+          " {" NAMES_64 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;" : SUMS_64(d) : PART(w),        \
+          "l"(x));                                                                                 \
+  }
+DEFINE_WGMMA(half, "f16")
+DEFINE_WGMMA(bfloat16, "bf16")
+#undef DEFINE_WGMMA
+#undef PART
+#undef SUMS_64
+#undef SUMS_32
+#undef SUMS_8
+#undef NAMES_64
+#undef NAMES_32
+#undef WGMMA
+
+// 128 of them in two.
+template <typename T, typename W>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const W& w, uint64_t x) {
   wgmma<T>(reinterpret_cast<float (&)[8][4]>(d[0]), w, x);
   wgmma<T>(reinterpret_cast<float (&)[8][4]>(d[8]), w, x + (64 * 128 >> 4));
 }

@@ -27,10 +27,12 @@ from tests.support.packed import int8_rows
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures(full_precision.__name__)]
 
 DTYPES = [torch.float16, torch.bfloat16]  # of x
-ROWS = [1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 33, 64, 100, 129]
+ROWS = [1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 33, 64, 100, 129, 250, 600]
 # Whole and broken tiles of outputs, groups and steps of inputs; warps without work.
 SIZES = [(n, k) for n in (8, 40, 512, 513) for k in (8, 64, 72, 520, 1024, 4096)]
 SIZES += [(32000, 512), (8201, 1024), (64, 14336), (130, 9216)]
+# For the tiles of Hopper's kernels, and K shared out unevenly among a cluster's blocks.
+SIZES += [(64, 128), (328, 1096), (328, 200), (264, 4104), (2056, 1600)]
 
 
 def made(dtype: torch.dtype, outputs: int, inputs: int, rows: int = max(ROWS)) -> Case:
@@ -81,17 +83,36 @@ def test_equals_torch(dtype: torch.dtype, outputs: int, inputs: int, normed: boo
     case = made(dtype, outputs, inputs)
     if not normed:
         case = replace(case, gamma=None, beta=None)
-    check(case, [1, 5, 17] if outputs > 1000 else ROWS)
+    check(case, [1, 5, 17, 130] if outputs > 1000 else ROWS)
     if normed:
         check(replace(case, beta=None, rms=True), [1, 17])
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_activations(dtype: torch.dtype, activation: str) -> None:
-    case = replace(made(dtype, 136, 64, rows=33), activation=activation)
-    check(case, [33])
-    check(replace(case, residual=None, gamma=None, beta=None), [33])
+@pytest.mark.parametrize("inputs", [64, 1032])  # in one part, and in as many as there are
+def test_activations(dtype: torch.dtype, inputs: int, activation: str) -> None:
+    case = replace(made(dtype, 136, inputs, rows=200), activation=activation)
+    check(case, [33, 200])
+    case = replace(case, gamma=None, beta=None)
+    check(case, [33, 200])
+    check(replace(case, residual=None), [33, 200])
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a Hopper GPU",
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_hopper_has_kernels_of_its_own(dtype: torch.dtype) -> None:
+    """Where y can be written 16 bytes at a time: so the tests above reach them."""
+
+    def own(inputs: int) -> int:
+        cases = [made(dtype, outputs, inputs, rows=1) for outputs in (512, 513)]
+        whole, broken = (replace(case, gamma=None, beta=None).variants() for case in cases)
+        return whole - broken
+
+    assert 0 < own(64) < own(1024), "a cluster shares out many inputs"
 
 
 @pytest.mark.parametrize(

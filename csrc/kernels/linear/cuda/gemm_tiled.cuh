@@ -207,12 +207,6 @@ __device__ __forceinline__ void request_residual(const LinearParams<T>& p, int f
   }
 }
 
-// Elements from row to row of W.
-template <typename W>
-__device__ __forceinline__ int weight_stride(const LinearWeight& weight) {
-  return sizeof(W) == 1 ? int8_stride(weight.inputs) : weight.inputs;
-}
-
 // Steps [step, end) of the block's part of W, as far as the L2 cache.
 template <typename W, typename S>
 __device__ __forceinline__ void prefetch_steps(const LinearWeight& weight, int first_column,

@@ -1,10 +1,10 @@
 // y = activation(x W^T + bias) + residual for tens to hundreds of rows on Hopper, by its tensor
-// cores' own instruction: wgmma, which reads both factors from shared memory.
+// cores' own instruction, wgmma.
 //
 // A block computes kColumns outputs of kRows rows: W is the instruction's first factor, 64 outputs
 // for each group of four warps, and x its second, so that tiles may have few rows. K goes in steps
 // of 128, each two slices of 64: a slice is a line of 128 bytes for each row of a tile, its 16-byte
-// chunks permuted by the row (chunk ^ row % 8), as the instruction expects it. kStages steps of W
+// chunks permuted by the row (chunk ^ row % 8), as the instruction expects it. The first steps of W
 // are on their way before the wait for the kernel that writes x; where K has no more, all that is
 // left after it is to fetch x, which is why tiles rather have many columns than many rows. The
 // sums go through shared memory once more, so that bias, residual and y are read and written in
@@ -12,9 +12,17 @@
 //
 // Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each finishes
 // some rows: all send it their sums for them, since to send is faster than to ask.
+//
+// int8 weights pass through shared memory as they are, in lines of 64 bytes, and are widened on
+// their way to registers, where the instruction takes its first factor, too. Beside half the bytes
+// of W, those of x, which every block of its rows reads, count for more: so there are tiles of more
+// columns. Steps are of 64 inputs where no groups share them. The sums are multiplied by the
+// outputs' scales as they leave the registers.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
 #include "kernels/linear/cuda/gemm_wgmma.cuh"
+#include "kernels/linear/cuda/gemm_wgmma_sums.cuh"
+#include "kernels/linear/cuda/int8/gemm_wgmma_int8.cuh"
 
 namespace decoding::cuda {
 namespace {
@@ -23,21 +31,22 @@ using namespace gemm_wgmma;
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p) {
+  using W = typename S::W;
   extern __shared__ __align__(16) char bytes[];
   char* const aligned = bytes + (kAlign - shared_address(bytes) % kAlign) % kAlign;
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(aligned);
-  if constexpr (S::kParts > 1) announce_to_cluster();
+  if constexpr (kApart<S>) announce_to_cluster();
   const int inputs = p.weight.inputs, outputs = p.weight.outputs;
-  const int all_steps = (inputs + kDepth - 1) / kDepth;
+  const int all_steps = (inputs + S::kDepth - 1) / S::kDepth;
   const int part_steps = (all_steps + S::kParts - 1) / S::kParts,
             first_step = blockIdx.z * part_steps;
   const int steps = min(part_steps, all_steps - first_step);  // of this block; may be negative
   const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kColumns;
 
-  Source<T, S::kColumns, kThreads> w(static_cast<const T*>(p.weight.data), first_column, outputs,
-                                     inputs, first_step * kDepth);
+  Source<W, S::kColumns, kThreads> w(static_cast<const W*>(p.weight.data), first_column, outputs,
+                                     weight_stride<W>(p.weight), first_step * S::kDepth);
 #pragma unroll
-  for (int stage = 0; stage < S::kStages; ++stage) {
+  for (int stage = 0; stage < S::kAhead; ++stage) {
     if (stage < steps) request_step(w, shared.tiles.w[stage]);
   }
   Pieces<T, S> pieces(first_row, first_column);
@@ -50,44 +59,35 @@ __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p
                     : 0.0f;
     }
   }
-  Source<T, S::kRows, kThreads> x(p.x, first_row, p.rows, inputs, first_step * kDepth);
+  Source<T, S::kRows, kThreads> x(p.x, first_row, p.rows, inputs, first_step * S::kDepth);
   const int group = __shfl_sync(~0u, threadIdx.x / kGroup, 0);  // known to be the warp's
+  const Scales<S> scales(p.weight, first_column, group);
   wait_for_previous();
   let_next_start();
 
 #pragma unroll
-  for (int stage = 0; stage < S::kStages; ++stage) {
+  for (int stage = 0; stage < S::kAhead; ++stage) {
     if (stage < steps) request_step(x, shared.tiles.x[stage]);
     close_copies();
   }
-  pieces.load_residual(p);
+  if constexpr (S::kEarlyResidual) pieces.load_residual(p);
 
-  float sums[S::kRows / 8][4] = {};
-  int stage = 0;
-  for (int step = 0; step < steps; ++step) {
-    wait_for_copies<S::kStages - 1>();
-    wgmma_see_copies();
-    __syncthreads();
-    wgmma_begin();
-    multiply<T, S>(sums, shared, stage, group);
-    wgmma_close();
-    if (step + S::kStages < steps) {
-      wgmma_wait<0>(sums);
-      __syncthreads();  // all have read this stage
-      request_step(w, shared.tiles.w[stage]);
-      request_step(x, shared.tiles.x[stage]);
-    }
-    close_copies();
-    stage = stage == S::kStages - 1 ? 0 : stage + 1;
+  ThreadSums<S> sums = {};
+  if constexpr (S::kInt8) {
+    multiply_int8<T, S>(sums, shared, w, x, steps, group);
+  } else {
+    multiply_steps<T, S>(sums, shared, w, x, steps, group);
   }
-  wgmma_wait<0>(sums);
   wait_for_copies<0>();
-  if constexpr (S::kParts > 1) {
+  if constexpr (S::kParts == 1) {
+    __syncthreads();  // the tiles are read, their place takes the sums
+  } else if constexpr (kApart<S>) {
     wait_for_cluster();  // all blocks have begun
   } else {
-    __syncthreads();  // the tiles are read, their place takes the sums
+    sync_cluster();  // all blocks have read their tiles
   }
-  send_sums<S>(sums, group, shared.sums);
+  send_sums<S>(sums, scales, group, shared.sums);
+  if constexpr (!S::kEarlyResidual) pieces.load_residual(p);
   if constexpr (S::kParts > 1) {
     sync_cluster();
   } else {
@@ -103,50 +103,77 @@ __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p
 
 template <typename T>
 struct Variant {
-  int rows, columns, parts, stages;
+  int rows, columns, parts, depth;
   size_t shared;
   void (*kernel)(LinearParams<T>);
 };
 
 template <typename T, typename S>
 constexpr Variant<T> make_variant() {
-  return {S::kRows,          S::kColumns, S::kParts, S::kStages, sizeof(Shared<S>) + kAlign,
+  static_assert(sizeof(Shared<S>) + kAlign <= kMostShared);
+  return {S::kRows,          S::kColumns, S::kParts, S::kDepth, sizeof(Shared<S>) + kAlign,
           wgmma_kernel<T, S>};
 }
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, GemmWgmmaConfig<32, 64, 4>>(),
-    make_variant<T, GemmWgmmaConfig<32, 128, 4>>(),
-    make_variant<T, GemmWgmmaConfig<64, 64, 4>>(),
-    make_variant<T, GemmWgmmaConfig<64, 128, 4>>(),
-    make_variant<T, GemmWgmmaConfig<128, 64, 4>>(),
-    make_variant<T, GemmWgmmaConfig<128, 128, 3>>(),
-    make_variant<T, GemmWgmmaConfig<32, 64, 4, 2>>(),
-    make_variant<T, GemmWgmmaConfig<64, 64, 4, 2>>(),
-    make_variant<T, GemmWgmmaConfig<64, 128, 4, 2>>(),
-    make_variant<T, GemmWgmmaConfig<32, 64, 4, 4>>(),
-    make_variant<T, GemmWgmmaConfig<32, 128, 4, 4>>(),
-    make_variant<T, GemmWgmmaConfig<64, 64, 4, 4>>(),
-    make_variant<T, GemmWgmmaConfig<64, 128, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 32, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 32, 128, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 64, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 64, 128, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 128, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 128, 128, 3>>(),
+    make_variant<T, GemmWgmmaConfig<T, 32, 64, 4, 2>>(),
+    make_variant<T, GemmWgmmaConfig<T, 64, 64, 4, 2>>(),
+    make_variant<T, GemmWgmmaConfig<T, 64, 128, 4, 2>>(),
+    make_variant<T, GemmWgmmaConfig<T, 32, 64, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 32, 128, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 64, 64, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<T, 64, 128, 4, 4>>(),
+};
+
+template <typename T>
+constexpr Variant<T> kInt8Variants[] = {
+    make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 6>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 8>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 12>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 256, 8>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 2>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 256, 8, 2>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 2>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 2>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 6, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 10, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 6, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 6, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 8>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 6, 8>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 8>>(),
 };
 
 // The nth variant that supports p; null after the last.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
-  if (p.weight.kind == WeightKind::int8 || p.norm.gamma != nullptr || p.gated != nullptr ||
-      device.capability != 90 || device.code != 90 || !aligned16<T>(p.y, stride) ||
-      !aligned16<T>(p.residual, stride)) {
+  if (p.norm.gamma != nullptr || p.gated != nullptr || device.capability != 90 ||
+      device.code != 90 || !aligned16<T>(p.y, stride) || !aligned16<T>(p.residual, stride)) {
     return nullptr;
   }
-  for (const Variant<T>& variant : kVariants<T>) {
-    const bool supported = variant.parts == 1 ||
-                           (p.weight.inputs >= 2 * kDepth * variant.parts &&
-                            (p.activation == Activation::none || p.activation == Activation::relu));
-    if (supported && n-- == 0) return &variant;
-  }
-  return nullptr;
+  const auto find = [&](const auto& variants) -> const Variant<T>* {
+    for (const Variant<T>& variant : variants) {
+      const bool in_parts = p.weight.inputs >= 2 * variant.depth * variant.parts &&
+                            (p.activation == Activation::none || p.activation == Activation::relu);
+      if ((variant.parts == 1 || in_parts) && n-- == 0) return &variant;
+    }
+    return nullptr;
+  };
+  return p.weight.kind == WeightKind::int8 ? find(kInt8Variants<T>) : find(kVariants<T>);
 }
 
 }  // namespace

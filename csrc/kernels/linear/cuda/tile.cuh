@@ -22,6 +22,12 @@ __device__ __forceinline__ int chunk_place(int chunk, int row) {
   return sizeof(T) == 1 ? chunk ^ row / 2 % 4 : chunk ^ row % 8;
 }
 
+// Elements from row to row of W.
+template <typename W>
+__device__ __forceinline__ int weight_stride(const LinearWeight& weight) {
+  return sizeof(W) == 1 ? int8_stride(weight.inputs) : weight.inputs;
+}
+
 // The way of kCount rows of a matrix [rows, inputs] to shared memory, slice by slice, in the order
 // of the slices. A thread takes the same chunk of every kStride-th row.
 template <typename T, int kCount, int kThreads>
