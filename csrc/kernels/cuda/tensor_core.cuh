@@ -104,11 +104,20 @@ __device__ __forceinline__ uint4 request_weight(const void* from, bool valid) {
   return to;
 }
 
-// 16 bytes to shared memory, asynchronously; zeros where not `valid`.
+// 16 bytes to shared memory, asynchronously; zeros where not `valid`. whole_line: the L2 cache
+// fetches the 128 bytes that they lie in, for what will be copied next.
+template <bool whole_line = false>
 __device__ __forceinline__ void copy_async(uint32_t shared_address, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
+  const int bytes = valid ? 16 : 0;
+  if constexpr (whole_line) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+  }
 }
 __device__ __forceinline__ void close_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

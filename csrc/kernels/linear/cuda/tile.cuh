@@ -50,7 +50,9 @@ class Source {
     const T* from = from_;
 #pragma unroll
     for (int i = 0; i < (kCount + kStride - 1) / kStride; ++i, from += row_step_) {
-      copy_async(to + i * kStride * kLineBytesOf<T>, from, i * kStride < rows_ && k_ < inputs_);
+      // A line of int8 is half a line of the cache.
+      copy_async<sizeof(T) == 1>(to + i * kStride * kLineBytesOf<T>, from,
+                                 i * kStride < rows_ && k_ < inputs_);
     }
     from_ += kSlice;
     k_ += kSlice;
