@@ -37,4 +37,22 @@ __device__ __forceinline__ float activate(float x, Activation activation) {
   return activate<Activation::gelu_tanh>(x);
 }
 
+// Of several numbers, for which the kind is asked once.
+template <int count>
+__device__ __forceinline__ void activate(float (&x)[count], Activation activation) {
+  int kind = static_cast<int>(activation);
+  const auto tries = [&]<Activation which>() {
+    const bool same = kind == static_cast<int>(which);
+    asm("" : "+r"(kind));
+    if (!same) return;
+#pragma unroll
+    for (float& value : x) value = activate<which>(value);
+  };
+  tries.template operator()<Activation::relu>();
+  tries.template operator()<Activation::gelu>();
+  tries.template operator()<Activation::silu>();
+  tries.template operator()<Activation::sigmoid>();
+  tries.template operator()<Activation::gelu_tanh>();
+}
+
 }  // namespace decoding::cuda

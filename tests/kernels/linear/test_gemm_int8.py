@@ -107,23 +107,26 @@ def test_activations(dtype: torch.dtype, inputs: int, activation: str) -> None:
 def test_hopper_has_kernels_of_its_own(dtype: torch.dtype) -> None:
     """Where y can be written 16 bytes at a time: so the tests above reach them."""
 
-    def own(inputs: int) -> int:
-        cases = [made(dtype, outputs, inputs, rows=1) for outputs in (512, 513)]
-        whole, broken = (replace(case, gamma=None, beta=None).variants() for case in cases)
+    def own(inputs: int, gated: bool) -> int:
+        cases = [made(dtype, outputs, inputs, rows=1) for outputs in (512, 510)]
+        cases = [replace(case, gamma=None, beta=None, residual=None) for case in cases]
+        whole, broken = (replace(case, gated=gated).variants() for case in cases)
         return whole - broken
 
-    assert 0 < own(64) < own(1024), "a cluster shares out many inputs"
+    for gated in (False, True):
+        assert 0 < own(64, gated) < own(1024, gated), "a cluster shares out many inputs"
 
 
 @pytest.mark.parametrize(
-    ("outputs", "inputs"), [(n, k) for n in (16, 40, 510, 4096) for k in (64, 72, 1024, 4096)]
+    ("outputs", "inputs"), [(n, k) for n in (16, 40, 272, 510, 4096) for k in (64, 72, 1024, 4096)]
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gated(dtype: torch.dtype, outputs: int, inputs: int) -> None:
     case = made(dtype, outputs, inputs)
     case = replace(case, activation="silu", gated=True, residual=None, beta=None, rms=True)
-    rows = [1, 4, 8, 16, 33]
+    rows = [1, 4, 8, 16, 33, 130]
     check(case, rows)
+    check(replace(case, gamma=None, activation="relu"), rows)
     check(replace(case, gamma=None, bias=None, activation="gelu_tanh"), rows)
 
 

@@ -28,8 +28,8 @@ void tiled_linear(Stream& stream, const LinearParams<T>& p, int variant);
 template <typename T>
 bool tiled_in_one_order(const Device& device, const LinearParams<T>& p, int variant);
 
-// half and bfloat16, on Hopper: the same by its own instruction, also of int8 weights, for outputs
-// that can be written 16 bytes at a time.
+// half and bfloat16, on Hopper: the same by its own instruction, also of int8 weights, which may be
+// gated, for outputs that can be written 16 bytes at a time.
 template <typename T>
 int wgmma_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>

@@ -17,7 +17,8 @@
 // their way to registers, where the instruction takes its first factor, too. Beside half the bytes
 // of W, those of x, which every block of its rows reads, count for more: so there are tiles of more
 // columns. Steps are of 64 inputs where no groups share them. The sums are multiplied by the
-// outputs' scales as they leave the registers.
+// outputs' scales as they leave the registers. These kernels take a gate along, too: half a tile's
+// outputs are gates.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
 #include "kernels/linear/cuda/gemm_wgmma.cuh"
@@ -31,30 +32,28 @@ using namespace gemm_wgmma;
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p) {
-  using W = typename S::W;
   extern __shared__ __align__(16) char bytes[];
   char* const aligned = bytes + (kAlign - shared_address(bytes) % kAlign) % kAlign;
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(aligned);
   if constexpr (kApart<S>) announce_to_cluster();
-  const int inputs = p.weight.inputs, outputs = p.weight.outputs;
+  const int inputs = p.weight.inputs, columns = columns_of<S>(p.weight);
   const int all_steps = (inputs + S::kDepth - 1) / S::kDepth;
   const int part_steps = (all_steps + S::kParts - 1) / S::kParts,
             first_step = blockIdx.z * part_steps;
   const int steps = min(part_steps, all_steps - first_step);  // of this block; may be negative
-  const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kColumns;
+  const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kFinished;
 
-  Source<W, S::kColumns, kThreads> w(static_cast<const W*>(p.weight.data), first_column, outputs,
-                                     weight_stride<W>(p.weight), first_step * S::kDepth);
+  WeightSource<S> w(p.weight, first_column, first_step * S::kDepth);
 #pragma unroll
   for (int stage = 0; stage < S::kAhead; ++stage) {
     if (stage < steps) request_step(w, shared.tiles.w[stage]);
   }
   Pieces<T, S> pieces(first_row, first_column);
   float bias[kChunk] = {};
-  if (p.bias != nullptr && first_column + pieces.column() < outputs) {
+  if (!S::kGated && p.bias != nullptr && first_column + pieces.column() < columns) {
 #pragma unroll
     for (int c = 0; c < kChunk; ++c) {
-      bias[c] = first_column + pieces.column() + c < outputs
+      bias[c] = first_column + pieces.column() + c < columns
                     ? p.bias[first_column + pieces.column() + c]
                     : 0.0f;
     }
@@ -92,13 +91,19 @@ __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p
     sync_cluster();
   } else {
     __syncthreads();
+  }
+  if constexpr (S::kParts == 1 && !S::kGated) {
     if (p.activation != Activation::none && p.activation != Activation::relu) {
       activate_sums<T, S>(p, first_column, shared.sums);
 #pragma unroll
       for (float& value : bias) value = 0.0f;
     }
   }
-  pieces.finish(p, shared.sums, bias);
+  if constexpr (S::kGated) {
+    pieces.finish_gated(p, shared.sums);
+  } else {
+    pieces.finish(p, shared.sums, bias);
+  }
 }
 
 template <typename T>
@@ -108,10 +113,16 @@ struct Variant {
   void (*kernel)(LinearParams<T>);
 };
 
+// Columns of y.
+template <typename T>
+int columns_of(const LinearParams<T>& p) {
+  return p.gated != nullptr ? p.weight.outputs / 2 : p.weight.outputs;
+}
+
 template <typename T, typename S>
 constexpr Variant<T> make_variant() {
   static_assert(sizeof(Shared<S>) + kAlign <= kMostShared);
-  return {S::kRows,          S::kColumns, S::kParts, S::kDepth, sizeof(Shared<S>) + kAlign,
+  return {S::kRows,          S::kFinished, S::kParts, S::kDepth, sizeof(Shared<S>) + kAlign,
           wgmma_kernel<T, S>};
 }
 
@@ -157,23 +168,37 @@ constexpr Variant<T> kInt8Variants[] = {
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 8>>(),
 };
 
+template <typename T>
+constexpr Variant<T> kGatedVariants[] = {
+    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 8, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 12, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 256, 8, 2, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 2, true>>(),
+};
+
 // The nth variant that supports p; null after the last.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
-  const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
-  if (p.norm.gamma != nullptr || p.gated != nullptr || device.capability != 90 ||
-      device.code != 90 || !aligned16<T>(p.y, stride) || !aligned16<T>(p.residual, stride)) {
+  const bool gated = p.gated != nullptr, int8 = p.weight.kind == WeightKind::int8;
+  const int64_t stride = p.stride > 0 ? p.stride : columns_of(p);
+  if (p.norm.gamma != nullptr || (gated && !int8) || device.capability != 90 || device.code != 90 ||
+      !aligned16<T>(p.y, stride) || !aligned16<T>(p.residual, stride)) {
     return nullptr;
   }
   const auto find = [&](const auto& variants) -> const Variant<T>* {
     for (const Variant<T>& variant : variants) {
-      const bool in_parts = p.weight.inputs >= 2 * variant.depth * variant.parts &&
-                            (p.activation == Activation::none || p.activation == Activation::relu);
+      const bool activates = p.activation != Activation::none && p.activation != Activation::relu;
+      const bool in_parts =
+          p.weight.inputs >= 2 * variant.depth * variant.parts && (gated || !activates);
       if ((variant.parts == 1 || in_parts) && n-- == 0) return &variant;
     }
     return nullptr;
   };
-  return p.weight.kind == WeightKind::int8 ? find(kInt8Variants<T>) : find(kVariants<T>);
+  if (gated) return find(kGatedVariants<T>);
+  return int8 ? find(kInt8Variants<T>) : find(kVariants<T>);
 }
 
 }  // namespace
@@ -189,7 +214,7 @@ template <typename T>
 void wgmma_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(stream.device(), p, n);
   const dim3 grid((p.rows + variant.rows - 1) / variant.rows,
-                  (p.weight.outputs + variant.columns - 1) / variant.columns, variant.parts);
+                  (columns_of(p) + variant.columns - 1) / variant.columns, variant.parts);
   launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(kThreads),
                   variant.shared, p);
 }

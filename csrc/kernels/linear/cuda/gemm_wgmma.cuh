@@ -13,10 +13,11 @@ constexpr int kTileColumns = 64;  // outputs in a product of a group
 
 // A variant: kRows x kColumns outputs of kParts blocks. Where the columns suffice for one
 // group of warps only, the groups share the inputs of a step. W: the type of the weight.
-template <typename W_, int kRows_, int kColumns_, int kStages_, int kParts_ = 1>
+template <typename W_, int kRows_, int kColumns_, int kStages_, int kParts_ = 1,
+          bool kGated_ = false>
 struct GemmWgmmaConfig {
   using W = W_;
-  static constexpr bool kInt8 = sizeof(W) == 1;
+  static constexpr bool kInt8 = sizeof(W) == 1, kGated = kGated_;
   static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_, kParts = kParts_;
   static constexpr int kAcross = kColumns / kTileColumns, kSplits = kAcross == 1 ? 2 : 1;
   static constexpr int kTiles = kAcross * kSplits / 2;  // of the columns, that a group multiplies
@@ -25,9 +26,11 @@ struct GemmWgmmaConfig {
   // Steps that are on their way at first. Products of int8 still read a stage while the next one's
   // begin, so that the one after it is the first to fill it again.
   static constexpr int kAhead = kInt8 ? kStages - 2 : kStages;
-  static constexpr int kPartRows = kRows / kParts;  // that a block finishes
-  static constexpr int kWidth = kColumns / kChunk;  // pieces of 16 bytes in a row of y's tile
-  static constexpr int kSumStride = kColumns + 4;   // sums of a group fall on different banks
+  // Of y, that the outputs become: with a gate the first half of them are gates.
+  static constexpr int kFinished = kGated ? kColumns / 2 : kColumns;
+  static constexpr int kPartRows = kRows / kParts;   // that a block finishes
+  static constexpr int kWidth = kFinished / kChunk;  // pieces of 16 bytes in a row of y's tile
+  static constexpr int kSumStride = kColumns + 4;    // sums of a group fall on different banks
   static constexpr int kOwn = (kPartRows * kWidth + kThreads - 1) / kThreads;  // of a thread
   // Whether the residual is fetched before the products: with many sums registers do not suffice.
   static constexpr bool kEarlyResidual = 4 * kOwn + kTiles * kRows / 2 <= 96;
@@ -65,9 +68,39 @@ struct Shared<S, true> {
   Sums<S> sums;
 };
 
-template <typename T, int kCount, int kSlices>
-__device__ __forceinline__ void request_step(Source<T, kCount, kThreads>& source,
-                                             const char (&to)[kSlices][kCount * kLineBytesOf<T>]) {
+// Columns of y.
+template <typename S>
+__device__ __forceinline__ int columns_of(const LinearWeight& weight) {
+  return S::kGated ? weight.outputs / 2 : weight.outputs;
+}
+
+// The way of a block's outputs of W to shared memory: from `first` on, with a gate of the gates and
+// of what passes through them.
+template <typename S>
+class WeightSource {
+ public:
+  using W = typename S::W;
+
+  __device__ __forceinline__ WeightSource(const LinearWeight& weight, int first, int k)
+      : gates_(static_cast<const W*>(weight.data), first, columns_of<S>(weight),
+               weight_stride<W>(weight), k),
+        passing_(static_cast<const W*>(weight.data), columns_of<S>(weight) + first, weight.outputs,
+                 weight_stride<W>(weight), k) {}
+
+  __device__ __forceinline__ void request_next(const char (&tile)[S::kColumns * kLineBytesOf<W>]) {
+    constexpr int kBytes = S::kFinished * kLineBytesOf<W>;
+    gates_.request_next(reinterpret_cast<const char (&)[kBytes]>(tile));
+    if constexpr (S::kGated) {
+      passing_.request_next(reinterpret_cast<const char (&)[kBytes]>(tile[kBytes]));
+    }
+  }
+
+ private:
+  Source<W, S::kFinished, kThreads> gates_, passing_;  // without a gate all, and nothing
+};
+
+template <typename S, int kSlices, int kBytes>
+__device__ __forceinline__ void request_step(S& source, const char (&to)[kSlices][kBytes]) {
 #pragma unroll
   for (int slice = 0; slice < kSlices; ++slice) source.request_next(to[slice]);
 }
@@ -100,9 +133,8 @@ __device__ __forceinline__ void multiply(float (&sums)[S::kRows / 8][4], const S
 // sums += all steps of a weight in 16 bits.
 template <typename T, typename S>
 __device__ __forceinline__ void multiply_steps(ThreadSums<S>& sums, Shared<S>& shared,
-                                               Source<T, S::kColumns, kThreads>& w,
-                                               Source<T, S::kRows, kThreads>& x, int steps,
-                                               int group) {
+                                               WeightSource<S>& w, Source<T, S::kRows, kThreads>& x,
+                                               int steps, int group) {
   int stage = 0;
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<S::kStages - 1>();

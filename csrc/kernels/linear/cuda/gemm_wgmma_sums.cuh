@@ -44,9 +44,14 @@ struct Pieces {
     return (threadIdx.x + i * kThreads) / S::kWidth;
   }
   __device__ __forceinline__ static int column() { return threadIdx.x % S::kWidth * kChunk; }
+  __device__ __forceinline__ bool has_column(const LinearParams<T>& p) const {
+    return first_column + column() < columns_of<S>(p.weight);
+  }
   __device__ __forceinline__ bool has(const LinearParams<T>& p, int i) const {
-    return row(i) < S::kPartRows && first_row + row(i) < p.rows &&
-           first_column + column() < p.weight.outputs;
+    return row(i) < S::kPartRows && first_row + row(i) < p.rows && has_column(p);
+  }
+  __device__ __forceinline__ int64_t at(const LinearParams<T>& p, int i) const {
+    return place(p, columns_of<S>(p.weight), first_row + row(i), first_column + column());
   }
 
   __device__ __forceinline__ void load_residual(const LinearParams<T>& p) {
@@ -54,8 +59,7 @@ struct Pieces {
     for (int i = 0; i < S::kOwn; ++i) {
       residual[i] = {};
       if (p.residual == nullptr || !has(p, i)) continue;
-      residual[i] =
-          Vector<T>::load(p.residual + place(p, first_row + row(i), first_column + column()));
+      residual[i] = Vector<T>::load(p.residual + at(p, i));
     }
   }
 
@@ -65,17 +69,7 @@ struct Pieces {
     for (int i = 0; i < S::kOwn; ++i) {
       if (!has(p, i)) continue;
       float values[kChunk];
-#pragma unroll
-      for (int c = 0; c < kChunk; ++c) values[c] = bias[c];
-#pragma unroll
-      for (int from = 0; from < S::kParts * S::kSplits; ++from) {
-#pragma unroll
-        for (int c = 0; c < kChunk; c += 4) {
-          const auto part = *reinterpret_cast<const float4*>(&sums[from][row(i)][column() + c]);
-          values[c] += part.x, values[c + 1] += part.y;
-          values[c + 2] += part.z, values[c + 3] += part.w;
-        }
-      }
+      add_up(values, bias, sums, row(i), column());
       if (p.activation == Activation::relu) {
 #pragma unroll
         for (float& value : values) value = value < 0.0f ? 0.0f : value;  // NaN stays
@@ -83,7 +77,49 @@ struct Pieces {
       Vector<T> y;
 #pragma unroll
       for (int c = 0; c < kChunk; ++c) y.values[c] = from_float<T>(values[c] + residual[i][c]);
-      y.store(p.y + place(p, first_row + row(i), first_column + column()));
+      y.store(p.y + at(p, i));
+    }
+  }
+
+  // Not unrolled: the code of an activation is long.
+  __device__ __forceinline__ void finish_gated(const LinearParams<T>& p,
+                                               const Sums<S>& sums) const {
+    float gate_bias[kChunk] = {}, bias[kChunk] = {};
+    if (p.bias != nullptr && has_column(p)) {
+      const float* const own = p.bias + first_column + column();
+#pragma unroll
+      for (int c = 0; c < kChunk; ++c) {
+        gate_bias[c] = own[c], bias[c] = own[columns_of<S>(p.weight) + c];
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < S::kOwn; ++i) {
+      if (!has(p, i)) continue;
+      float gates[kChunk], values[kChunk];
+      add_up(gates, gate_bias, sums, row(i), column());
+      add_up(values, bias, sums, row(i), S::kFinished + column());
+      activate(gates, p.activation);
+      Vector<T> y;
+#pragma unroll
+      for (int c = 0; c < kChunk; ++c) y.values[c] = from_float<T>(gates[c] * values[c]);
+      y.store(p.y + at(p, i));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void add_up(float (&values)[kChunk],
+                                                const float (&bias)[kChunk], const Sums<S>& sums,
+                                                int row, int column) {
+#pragma unroll
+    for (int c = 0; c < kChunk; ++c) values[c] = bias[c];
+#pragma unroll
+    for (int from = 0; from < S::kParts * S::kSplits; ++from) {
+#pragma unroll
+      for (int c = 0; c < kChunk; c += 4) {
+        const auto part = *reinterpret_cast<const float4*>(&sums[from][row][column + c]);
+        values[c] += part.x, values[c + 1] += part.y;
+        values[c + 2] += part.z, values[c + 3] += part.w;
+      }
     }
   }
 };
@@ -126,8 +162,9 @@ struct Scales {
       for (int tile = 0; tile < S::kTiles; ++tile) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int column = first_column + own_column<S>(group, tile) + 8 * i;
-          at[tile][i] = column < weight.outputs ? weight.scale[column] : 0.0f;
+          const int own = own_column<S>(group, tile) + 8 * i, half = own / S::kFinished;
+          const int column = first_column + own % S::kFinished, columns = columns_of<S>(weight);
+          at[tile][i] = column < columns ? weight.scale[half * columns + column] : 0.0f;
         }
       }
     }

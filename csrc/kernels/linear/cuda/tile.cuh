@@ -70,10 +70,15 @@ class Source {
   const uint32_t to_;
 };
 
-// In y and in the residual.
+// In y, of `columns`, and in the residual.
+template <typename T>
+__device__ __forceinline__ int64_t place(const LinearParams<T>& p, int columns, int row,
+                                         int column) {
+  return static_cast<int64_t>(row) * (p.stride > 0 ? p.stride : columns) + column;
+}
 template <typename T>
 __device__ __forceinline__ int64_t place(const LinearParams<T>& p, int row, int column) {
-  return static_cast<int64_t>(row) * (p.stride > 0 ? p.stride : p.weight.outputs) + column;
+  return place(p, p.weight.outputs, row, column);
 }
 
 }  // namespace decoding::cuda

@@ -62,9 +62,8 @@ __device__ __forceinline__ void widen_products(uint32_t (&to)[kProducts][4],
 // sums += all steps.
 template <typename T, typename S>
 __device__ __forceinline__ void multiply_int8(ThreadSums<S>& sums, Shared<S>& shared,
-                                              Source<int8_t, S::kColumns, kThreads>& w,
-                                              Source<T, S::kRows, kThreads>& x, int steps,
-                                              int group) {
+                                              WeightSource<S>& w, Source<T, S::kRows, kThreads>& x,
+                                              int steps, int group) {
   const int slice = S::kSplits == 2 ? group : 0;
   Bytes<S> bytes(shared, slice, group);
   int stage = 0, free = S::kAhead;
