@@ -146,37 +146,22 @@ constexpr Variant<T> kVariants[] = {
 template <typename T>
 constexpr Variant<T> kInt8Variants[] = {
     make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 6>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 8>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 4>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 12>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 256, 8>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 256, 8, 2>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 6, 4>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 10, 4>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 6, 4>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 4>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 6, 4>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 4>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 8>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 6, 8>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 8>>(),
 };
 
 template <typename T>
 constexpr Variant<T> kGatedVariants[] = {
-    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 8, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 12, 1, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 256, 8, 2, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 1, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 2, true>>(),
 };
 
 // The nth variant that supports p; null after the last.
