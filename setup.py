@@ -259,7 +259,7 @@ def groups(sources: list[Path]) -> list[tuple[Path, ...]]:
 def is_cuda(source: Path) -> bool:
     """Whether a source is part of the CUDA engine alone."""
     kind = source.stem.partition("_")[0]  # of a binding: cuda, cuda_device
-    return source.suffix == ".cu" or "cuda" in (source.parent.name, kind)
+    return source.suffix == ".cu" or kind == "cuda" or "cuda" in source.relative_to(ROOT).parts
 
 
 def objects(build: Path, modules: set[str], with_cuda: bool) -> list[Object]:

@@ -88,7 +88,10 @@ def public(thing: object) -> set[str]:
 
 
 # Not in a CPU's build.
-OF_CUDA = {"CudaCollective", "DeviceArray", "free_memory", "gpus", "look_for_cublaslt"}
+OF_CUDA = {
+    *("CudaCollective", "DeviceArray", "free_memory", "gpus", "load_tuned_kernels"),
+    "look_for_cublaslt",
+}
 
 
 def test_the_stub_names_what_the_module_has() -> None:

@@ -7,7 +7,7 @@
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
-#include "kernels/linear/cuda/matmul.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 
 namespace decoding {
 

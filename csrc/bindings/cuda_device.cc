@@ -13,8 +13,8 @@
 #include "bindings/unlocked.h"
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/linear/cuda/cublaslt.h"
-#include "kernels/linear/cuda/preload.h"
+#include "kernels/linear/cuda/cublaslt/cublaslt.h"
+#include "kernels/linear/cuda/cublaslt/preload.h"
 
 namespace decoding {
 namespace {

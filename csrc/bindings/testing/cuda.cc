@@ -4,8 +4,8 @@
 #include <pybind11/stl.h>
 
 #include "bindings/testing/linear.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 #include "kernels/linear/cuda/gemm.h"
-#include "kernels/linear/cuda/matmul.h"
 #include "kernels/search/logits.h"
 #include "kernels/search/select.h"
 

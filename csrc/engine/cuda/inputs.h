@@ -16,7 +16,7 @@
 #include "engine/model/score.h"
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/split_stream.h"
-#include "kernels/linear/cuda/matmul.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 #include "kernels/search/update.h"
 
 namespace decoding {

@@ -1,10 +1,11 @@
-// The memory that the products of a model need beside their operands: kernels/linear/cuda/matmul.h.
+// The memory that the products of a model need beside their operands:
+// kernels/linear/cuda/cublaslt/matmul.h.
 #pragma once
 
 #include <algorithm>
 
 #include "engine/model/weights.h"
-#include "kernels/linear/cuda/matmul.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 
 namespace decoding {
 

@@ -20,7 +20,7 @@
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/split_stream.h"
 #include "kernels/cuda/types.h"
-#include "kernels/linear/cuda/matmul.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 
 namespace decoding {
 

@@ -7,7 +7,7 @@
 
 namespace decoding::cuda {
 
-class Matmul;  // kernels/linear/cuda/matmul.h
+class Matmul;  // kernels/linear/cuda/cublaslt/matmul.h
 
 struct Device {
   int id;

@@ -12,7 +12,7 @@
 
 #include "core/types.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/linear/cuda/cublaslt.h"
+#include "kernels/linear/cuda/cublaslt/cublaslt.h"
 
 namespace decoding::cuda {
 

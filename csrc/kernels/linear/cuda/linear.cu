@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/linear/cuda/cublaslt_linear.h"
+#include "kernels/linear/cuda/cublaslt/cublaslt_linear.h"
 #include "kernels/linear/cuda/gemm.h"
 #include "kernels/linear/cuda/timing.h"
 #include "kernels/linear/glu.h"

@@ -9,7 +9,7 @@
 #include "core/types.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/linear/cuda/autotune.h"
-#include "kernels/linear/cuda/cublaslt.h"
+#include "kernels/linear/cuda/cublaslt/cublaslt.h"
 
 namespace decoding::cuda {
 

@@ -1,4 +1,4 @@
-#include "kernels/linear/cuda/matmul.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 
 #include <algorithm>
 #include <memory>

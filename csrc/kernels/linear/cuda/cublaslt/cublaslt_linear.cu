@@ -6,7 +6,7 @@
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/linear/cuda/cublaslt_linear.h"
+#include "kernels/linear/cuda/cublaslt/cublaslt_linear.h"
 #include "kernels/linear/cuda/gemm.h"
 #include "kernels/linear/cuda/int8/dequantize.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/types.h"
-#include "kernels/linear/cuda/matmul.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 #include "kernels/linear/linear.h"
 
 namespace decoding::cuda {

@@ -1,4 +1,4 @@
-#include "kernels/linear/cuda/preload.h"
+#include "kernels/linear/cuda/cublaslt/preload.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "kernels/cuda/resources.h"
-#include "kernels/linear/cuda/matmul.h"
+#include "kernels/linear/cuda/cublaslt/matmul.h"
 
 namespace decoding::cuda {
 namespace {

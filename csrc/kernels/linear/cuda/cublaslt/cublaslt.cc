@@ -1,5 +1,5 @@
 // Finds cuBLASLt in this process, or on this machine.
-#include "kernels/linear/cuda/cublaslt.h"
+#include "kernels/linear/cuda/cublaslt/cublaslt.h"
 
 #include <dlfcn.h>
 
