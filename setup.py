@@ -237,8 +237,9 @@ def variants(source: Path) -> list[str]:
     if folders[0] == "kernels" and folders[-1] == "cpu" and source.stem not in ONCE:
         return [ONLY_ISA] if ONLY_ISA else list(isas())
     # Attention of a step has the most kernels by far.
-    per_type = folders == ("kernels", "attention", "cuda") and source.stem.startswith("decode")
-    return list(TYPES) if per_type else [""]
+    if folders == ("kernels", "attention", "cuda") and source.stem.startswith("decode"):
+        return [t for t in TYPES if t != "float32" or source.stem != "decode_float8"]
+    return [""]
 
 
 def groups(sources: list[Path]) -> list[tuple[Path, ...]]:

@@ -15,6 +15,8 @@ template <>
 inline constexpr const char* number_type<cuda::half> = "float16";
 template <>
 inline constexpr const char* number_type<cuda::bfloat16> = "bfloat16";
+template <>
+inline constexpr const char* number_type<Float8> = "uint8";  // not all of torch exchanges e4m3
 
 // What single kernels need of a device beside a stream.
 struct DeviceTools {

@@ -26,14 +26,20 @@ struct Float16 {
   uint16_t bits;
 };
 
+// An e4m3 in memory (Micikevicius et al. 2022): numbers up to 448 with 4 significant bits, NaN, and
+// no infinity.
+struct Float8 {
+  uint8_t bits;
+};
+
 // The type that operators on T compute and add up in.
 template <typename T>
 using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu, sigmoid };
 
-// The element type of a weight. int8 is for linear weights alone.
-enum class WeightKind { float32, float16, bfloat16, int8 };
+// The element type of a weight. int8 is for linear weights alone, float8 for keys and values.
+enum class WeightKind { float32, float16, bfloat16, int8, float8 };
 
 // The norm before an operator; none where gamma is null.
 //   layer:  (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta

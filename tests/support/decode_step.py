@@ -15,7 +15,7 @@ from tests.kernels.attention.test_rotary import Shape, frequencies
 from tests.kernels.attention.test_rotary import reference as rotate_reference
 from tests.support.active import active_sentences
 from tests.support.attention import NO_BIAS, NOWHERE, Bias, attend
-from tests.support.pages import Pool, cells_of, deal, pages_of
+from tests.support.pages import Float8Pool, Pool, cells_of, deal, pages_of
 
 
 class Shared(NamedTuple):
@@ -93,7 +93,13 @@ class Step:
             None if position is None else self.make_history(pool, self_pages, position, target)
         )
         self.pool = Pool(self.put(pool.k), self.put(pool.v))
+        self.kept: Float8Pool | None = None  # what the kernel reads in place of `pool`
         self.rotary: RotaryInputs | None = None
+
+    def round(self) -> None:
+        """Keys and values become e4m3; `pool` then has what is read of them."""
+        self.kept = Float8Pool.of(self.pool)
+        self.pool = self.kept.wide(self.place.dtype)
 
     def rotate(self, size: int, interleaved: bool = False, norms: bool = False) -> None:
         """size: elements of a head that are rotated; norms: whether heads have norms."""
@@ -166,14 +172,16 @@ class Step:
             shape = rotary.pop("shape")
             rotary["frequencies"] = rotary.pop("frequency")
             rotary |= {"interleaved": shape.interleaved, "factor": shape.factor}
+        pages = {"k_pages": self.pool.k, "v_pages": self.pool.v}
+        if self.kept is not None:
+            pages = self.kept.arguments()
         kernels.decode_attention(
             self.qkv.clone(),  # the CPU rotates it in place
             active,
             y,
             self.scale,
             self.beams,
-            k_pages=self.pool.k,
-            v_pages=self.pool.v,
+            **pages,
             shared_pages=shared and shared.pages,
             shared_lengths=shared and shared.lengths,
             self_pages=history and history.pages,

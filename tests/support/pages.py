@@ -10,6 +10,12 @@ from torch import Tensor
 from tests.conftest import poison
 
 PAGE = 16  # cells
+LARGEST = 448.0  # of e4m3
+# Of a type: its least normal number, and its largest one that has as few bits as e4m3.
+RANGES = {
+    torch.float16: (2.0**-14, 1.875 * 2.0**15),
+    torch.bfloat16: (2.0**-126, 1.875 * 2.0**127),
+}
 
 
 class Pool(NamedTuple):
@@ -33,6 +39,49 @@ class Pool(NamedTuple):
 
     def copy(self) -> Pool:
         return Pool(self.k.clone(), self.v.clone())
+
+
+def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The bytes of x [..., D], and their scales [...], computed on the CPU."""
+    least, most = RANGES[x.dtype]
+    wide = x.cpu().double()
+    largest = wide.abs().amax(-1)
+    _, exponent = torch.frexp(largest / LARGEST)
+    scale = torch.ldexp(torch.ones_like(largest), exponent)
+    scale = torch.where(scale / 2 * LARGEST >= largest, scale / 2, scale)  # of a power of two
+    scale = scale.where(largest > 0, least).clamp(min=least)
+    scale = scale.where(largest.isfinite(), torch.nan)
+    numbers = (wide.clamp(-most, most) / scale[..., None]).float().to(torch.float8_e4m3fn)
+    return numbers.view(torch.uint8).to(x.device), scale.float().to(x.device)
+
+
+def dequantise(numbers: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    wide: Tensor = numbers.cpu().view(torch.float8_e4m3fn).float() * scale.cpu()[..., None]
+    return wide.to(scale.device, dtype)
+
+
+class Float8Pool(NamedTuple):
+    """A layer's pool in e4m3; the bytes are uint8."""
+
+    k: Tensor  # [Nkv, pages, PAGE, D]
+    v: Tensor  # [Nkv, pages, PAGE, D]
+    k_scales: Tensor  # [Nkv, pages, PAGE]
+    v_scales: Tensor  # [Nkv, pages, PAGE]
+
+    @classmethod
+    def of(cls, pool: Pool) -> Float8Pool:
+        (k, k_scales), (v, v_scales) = (quantise(x) for x in pool)
+        return cls(k, v, k_scales, v_scales)
+
+    def wide(self, dtype: torch.dtype) -> Pool:
+        """What is read."""
+        return Pool(
+            dequantise(self.k, self.k_scales, dtype), dequantise(self.v, self.v_scales, dtype)
+        )
+
+    def arguments(self) -> dict[str, Tensor]:
+        """Of kernels."""
+        return dict(k_pages=self.k, v_pages=self.v, k_scales=self.k_scales, v_scales=self.v_scales)
 
 
 def deal(sentences: int, *longest: int) -> tuple[int, list[Tensor]]:

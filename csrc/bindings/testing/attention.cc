@@ -35,14 +35,42 @@ Sizes sizes_of(const Tensors& in, const object& qkv, const object& y, const obje
   return {shape[0], heads, kv_heads, dim, own ? heads + 2 * kv_heads : heads};
 }
 
-// k_pages, v_pages: [Nkv, pages, kPageSize, D]
-template <typename C>
-PagePool<C> pool_of(const Tensors& in, const object& k_pages, const object& v_pages,
-                    int64_t kv_heads, int64_t dim) {
-  const int64_t pages = in.sizes(k_pages, "k_pages", 4)[1];
-  const std::vector<int64_t> shape{kv_heads, pages, kPageSize, dim};
-  return {in.data<C>(k_pages, "k_pages", shape), in.data<C>(v_pages, "v_pages", shape),
-          static_cast<int>(pages)};
+// k, v: [Nkv, pages, kPageSize, D]; k_scales, v_scales: [Nkv, pages, kPageSize], where k and v are
+// uint8, the bytes of e4m3
+struct Pool {
+  object k, v, k_scales, v_scales;
+
+  template <typename C>
+  PagePool<C> of(const Tensors& in, int64_t kv_heads, int64_t dim) const {
+    const int64_t pages = in.sizes(k, "k_pages", 4)[1];
+    std::vector<int64_t> shape{kv_heads, pages, kPageSize, dim};
+    PagePool<C> pool{in.data<C>(k, "k_pages", shape), in.data<C>(v, "v_pages", shape),
+                     static_cast<int>(pages)};
+    shape.pop_back();
+    if constexpr (kIsFloat8<C>) {
+      pool.k_scales = in.data<float>(k_scales, "k_scales", shape);
+      pool.v_scales = in.data<float>(v_scales, "v_scales", shape);
+    }
+    return pool;
+  }
+};
+
+// As run_with_cache, also for e4m3.
+template <typename Make, typename Op>
+void run_with_pages(const object& like, const object& pages, const string& isa, int threads,
+                    Make&& make, Op op) {
+#ifdef DECODING_CUDA
+  const Tensors tensors(py::str(like.attr("device")));
+  if (tensors.on_cuda() && tensors.view(pages, "k_pages").type() == number_type<uint8_t>) {
+    return on_cuda(like, [&]<typename T>(cuda::Stream& stream) {
+      if constexpr (sizeof(T) == 2) {
+        return op(stream, make.template operator()<T, Float8>(tensors));
+      }
+      throw Error("e4m3 goes with float16 and bfloat16");
+    });
+  }
+#endif
+  run_with_cache(like, pages, isa, threads, make, op);
 }
 
 // pages: [B, longest], or none
@@ -108,15 +136,17 @@ void bind_paged_attention(py::module_& kernels) {
       "paged_attention",
       [](object q, object offsets, object y, float scale, bool causal, object k_pages,
          object v_pages, object pages, object lengths, object first_queries, float cap, int window,
-         object slopes, object table, const string& isa, int threads) {
-        run_with_cache(
+         object slopes, object table, object k_scales, object v_scales, const string& isa,
+         int threads) {
+        const Pool pool{k_pages, v_pages, k_scales, v_scales};
+        run_with_pages(
             y, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const Sizes sizes = sizes_of(in, q, y, k_pages);
               const int64_t sentences = in.sizes(offsets, "offsets", 1)[0] - 1;
               return PackedAttentionParams<T, PagedKeys<C>>{
                   .q = in.data<T>(q, "q", {sizes.rows, sizes.heads, sizes.dim}),
-                  .keys = {pool_of<C>(in, k_pages, v_pages, sizes.kv_heads, sizes.dim),
+                  .keys = {pool.of<C>(in, sizes.kv_heads, sizes.dim),
                            page_table(in, pages, "pages"),
                            in.data<int32_t>(lengths, "lengths", {sentences}),
                            in.data_or_null<int32_t>(first_queries, "first_queries", {sentences})},
@@ -135,19 +165,23 @@ void bind_paged_attention(py::module_& kernels) {
             [](auto& stream, const auto& params) { packed_attention(stream, params); });
       },
       "Packed attention to keys in pages. q: [tokens, N, D]; pages: [sentences, longest]; lengths "
-      "and first_queries: [sentences]; slopes and table as above",
+      "and first_queries: [sentences]; slopes and table as above; k_pages, v_pages, k_scales and "
+      "v_scales: of one layer, see pages.h",
       py::arg("q"), py::arg("offsets"), py::arg("y"), py::arg("scale"), py::arg("causal"),
       py::kw_only(), py::arg("k_pages"), py::arg("v_pages"), py::arg("pages"), py::arg("lengths"),
       py::arg("first_queries") = py::none(), py::arg("cap") = 0.0f, py::arg("window") = 0,
-      py::arg("slopes") = py::none(), py::arg("table") = py::none(), py::arg("isa"),
+      py::arg("slopes") = py::none(), py::arg("table") = py::none(),
+      py::arg("k_scales") = py::none(), py::arg("v_scales") = py::none(), py::arg("isa"),
       py::arg("threads"));
 }
 
 void bind_store_shared(py::module_& kernels) {
   kernels.def(
       "store_shared",
-      [](object kv, object cells, object k_pages, object v_pages, const string& isa, int threads) {
-        run_with_cache(
+      [](object kv, object cells, object k_pages, object v_pages, object k_scales, object v_scales,
+         const string& isa, int threads) {
+        const Pool pool{k_pages, v_pages, k_scales, v_scales};
+        run_with_pages(
             kv, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = in.sizes(kv, "kv", 4);
@@ -155,7 +189,7 @@ void bind_store_shared(py::module_& kernels) {
               const T* k = in.data<T>(kv, "kv", {tokens, 2, heads, dim});
               return StoreSharedParams<T, C>{.k = k,
                                              .v = k + heads * dim,
-                                             .pool = pool_of<C>(in, k_pages, v_pages, heads, dim),
+                                             .pool = pool.of<C>(in, heads, dim),
                                              .cells = in.data<int32_t>(cells, "cells", {tokens}),
                                              .tokens = static_cast<int>(tokens),
                                              .heads = static_cast<int>(heads),
@@ -165,7 +199,8 @@ void bind_store_shared(py::module_& kernels) {
             [](auto& stream, const auto& params) { store_shared(stream, params); });
       },
       "kv: [tokens, 2, Nkv, D]", py::arg("kv"), py::arg("cells"), py::arg("k_pages"),
-      py::arg("v_pages"), py::kw_only(), py::arg("isa"), py::arg("threads"));
+      py::arg("v_pages"), py::kw_only(), py::arg("k_scales") = py::none(),
+      py::arg("v_scales") = py::none(), py::arg("isa"), py::arg("threads"));
 }
 
 // Room for histories of any length, in a deterministic launch or another.
@@ -207,8 +242,10 @@ void bind_decode_attention(py::module_& kernels) {
          object cache_indirection, object state, float cap, int window, object slopes, object table,
          object partial, object split_counters, object positions, object frequencies,
          bool interleaved, float factor, object q_gamma, object k_gamma, float eps,
-         const std::vector<int>& sentences, const string& isa, int threads) {
-        run_with_cache(
+         const std::vector<int>& sentences, object k_scales, object v_scales, const string& isa,
+         int threads) {
+        const Pool pool{k_pages, v_pages, k_scales, v_scales};
+        run_with_pages(
             y, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const bool history = !self_pages.is_none();
@@ -229,7 +266,7 @@ void bind_decode_attention(py::module_& kernels) {
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
                   .v = history ? q + (heads + kv_heads) * dim : nullptr,
-                  .pool = pool_of<C>(in, k_pages, v_pages, kv_heads, dim),
+                  .pool = pool.of<C>(in, kv_heads, dim),
                   .shared_pages = page_table(in, shared_pages, "shared_pages"),
                   .shared_lengths =
                       in.data_or_null<int32_t>(shared_lengths, "shared_lengths", {-1}),
@@ -278,15 +315,18 @@ void bind_decode_attention(py::module_& kernels) {
       py::arg("positions") = py::none(), py::arg("frequencies") = py::none(),
       py::arg("interleaved") = false, py::arg("factor") = 1.0f, py::arg("q_gamma") = py::none(),
       py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
-      py::arg("sentences") = std::vector<int>(), py::arg("isa"), py::arg("threads"));
+      py::arg("sentences") = std::vector<int>(), py::arg("k_scales") = py::none(),
+      py::arg("v_scales") = py::none(), py::arg("isa"), py::arg("threads"));
 }
 
 void bind_attention_weights(py::module_& kernels) {
   kernels.def(
       "attention_weights",
       [](object q, object active, object y, float scale, int beams, object k_pages,
-         object shared_pages, object shared_lengths, object state, const string& isa, int threads) {
-        run_with_cache(
+         object shared_pages, object shared_lengths, object state, object k_scales,
+         const string& isa, int threads) {
+        const Pool pool{k_pages, k_pages, k_scales, k_scales};
+        run_with_pages(
             q, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const auto [rows, heads, kv_heads, dim, parts] = sizes_of(in, q, q, k_pages);
@@ -294,7 +334,7 @@ void bind_attention_weights(py::module_& kernels) {
               return AttentionWeightsParams<T, C>{
                   .state = step_state(in, state),
                   .q = in.data<T>(q, "q", {rows, parts, dim}),
-                  .pool = pool_of<C>(in, k_pages, k_pages, kv_heads, dim),
+                  .pool = pool.of<C>(in, kv_heads, dim),
                   .shared_pages = page_table(in, shared_pages, "shared_pages"),
                   .shared_lengths = in.data<int32_t>(shared_lengths, "shared_lengths", {-1}),
                   .active = active_sentences(in, active, rows / beams),
@@ -313,7 +353,8 @@ void bind_attention_weights(py::module_& kernels) {
       },
       "active and state as above", py::arg("q"), py::arg("active"), py::arg("y"), py::arg("scale"),
       py::arg("beams"), py::kw_only(), py::arg("k_pages"), py::arg("shared_pages"),
-      py::arg("shared_lengths"), py::arg("state"), py::arg("isa"), py::arg("threads"));
+      py::arg("shared_lengths"), py::arg("state"), py::arg("k_scales") = py::none(), py::arg("isa"),
+      py::arg("threads"));
 }
 
 }  // namespace

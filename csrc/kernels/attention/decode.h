@@ -82,8 +82,8 @@ struct SplitScratch {
 
 template <typename T, typename C, cpu::Isa isa>
 void decode_attention(cpu::Stream<isa>&, std::span<const DecodeAttentionParams<T, C>> parts);
-template <typename T>
-void decode_attention(cuda::Stream&, std::span<const DecodeAttentionParams<T>> parts);
+template <typename T, typename C>
+void decode_attention(cuda::Stream&, std::span<const DecodeAttentionParams<T, C>> parts);
 
 // y = mean over the heads of softmax(scale * q k^T): how much a row attends to each position of its
 // source, which decode attention weighs the values with. It is kept step by step; a step without a
@@ -106,7 +106,7 @@ struct AttentionWeightsParams {
 
 template <typename T, typename C, cpu::Isa isa>
 void attention_weights(cpu::Stream<isa>&, const AttentionWeightsParams<T, C>&);
-template <typename T>
-void attention_weights(cuda::Stream&, const AttentionWeightsParams<T>&);
+template <typename T, typename C>
+void attention_weights(cuda::Stream&, const AttentionWeightsParams<T, C>&);
 
 }  // namespace decoding

@@ -16,7 +16,9 @@ struct KeysOfHead {
   const C* v;
   Rows rows;
   int length;
-  int first_query;  // position of the sentence's first query
+  int first_query;                  // position of the sentence's first query
+  const float* k_scales = nullptr;  // of the head's cells, where they are e4m3
+  const float* v_scales = nullptr;
 };
 
 // Rows that follow each other.
@@ -52,7 +54,12 @@ struct PagedKeys {
   DECODING_EVERYWHERE KeysOfHead<C, HeadCells> of(const Params& p, int sentence, int head) const {
     const HeadCells cells = pool.cells(pages.of(sentence), head, p.head_dim);
     const int first_query = first_queries == nullptr ? 0 : first_queries[sentence];
-    return {pool.k, pool.v, cells, lengths[sentence], first_query};
+    KeysOfHead<C, HeadCells> found{pool.k, pool.v, cells, lengths[sentence], first_query};
+    if constexpr (kIsFloat8<C>) {
+      found.k_scales = pool.k_scales + pool.first_cell(head);
+      found.v_scales = pool.v_scales + pool.first_cell(head);
+    }
+    return found;
   }
 };
 

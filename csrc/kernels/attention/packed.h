@@ -5,8 +5,8 @@
 // [offsets[b], offsets[b + 1]). Query head h reads the keys and values of head
 // h / (heads / kv_heads) (Ainslie et al. 2023).
 //
-// The cache type C is T, or on the CPU also bfloat16, which halves the bytes: each number is
-// rounded to the nearest once, and all arithmetic is float32.
+// The cache type C is T, or one of half the bytes: bfloat16 on the CPU, where each number is
+// rounded to the nearest once, and e4m3 with scales (pages.h) beside the GPU's 2-byte types.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct StoreSharedParams {
 
 template <typename T, typename C, cpu::Isa isa>
 void store_shared(cpu::Stream<isa>&, const StoreSharedParams<T, C>&);
-template <typename T>
-void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
+template <typename T, typename C>
+void store_shared(cuda::Stream&, const StoreSharedParams<T, C>&);
 
 }  // namespace decoding

@@ -25,6 +25,9 @@ struct Device {
   // dependent launch), and clusters of blocks. Both sides need it: code for sm_80 that runs on a
   // newer device never waits.
   bool hopper() const { return code >= 90; }
+
+  // Whether kernels have what came with Ada: instructions that convert e4m3.
+  bool converts_float8() const { return code >= 89; }
 };
 
 class Stream {

@@ -27,9 +27,12 @@ inline const char* type_name<cuda::bfloat16>() {
 
 // Defines a contract's overload for every element type: DECODING_FOR_TYPES(INSTANTIATE). setup.py
 // compiles the files that take longest once for each type, which is then the only one.
+// DECODING_FOR_HALVES does it for those of 2 bytes.
 #ifdef DECODING_TYPE
 #define DECODING_FOR_TYPES(instantiate) instantiate(DECODING_TYPE)
+#define DECODING_FOR_HALVES(instantiate) instantiate(DECODING_TYPE)
 #else
-#define DECODING_FOR_TYPES(instantiate) \
-  instantiate(float) instantiate(::decoding::cuda::half) instantiate(::decoding::cuda::bfloat16)
+#define DECODING_FOR_HALVES(instantiate) \
+  instantiate(::decoding::cuda::half) instantiate(::decoding::cuda::bfloat16)
+#define DECODING_FOR_TYPES(instantiate) instantiate(float) DECODING_FOR_HALVES(instantiate)
 #endif

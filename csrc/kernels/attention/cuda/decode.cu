@@ -1,5 +1,5 @@
-// The contract on CUDA, and its instances without bias and rotary positions. Those with bias or
-// with rotary positions are compiled in files of their own.
+// The contract on CUDA, and its instances without bias and rotary positions. Those with bias, with
+// rotary positions or for e4m3 are compiled in files of their own.
 #include "kernels/attention/cuda/decode_algorithm.cuh"
 
 namespace decoding {
@@ -17,18 +17,9 @@ DECODING_FOR_TYPES(INSTANTIATE)
 
 }  // namespace cuda
 
-template <typename T>
-void decode_attention(cuda::Stream& stream, std::span<const DecodeAttentionParams<T>> parts) {
-  const DecodeAttentionParams<T>& p = parts.front();
-  // A bias without rotary positions is T5's and BLOOM's: that their queries pass through shared
-  // memory all the same costs less than a fourth set of kernels, which takes minutes to compile.
-  if (p.bias.any()) {
-    cuda::attend_to_history<true, true, T>(stream, parts);
-  } else if (p.rotary.any()) {
-    cuda::attend_to_history<false, true, T>(stream, parts);
-  } else {
-    cuda::attend_to_history<false, false, T>(stream, parts);
-  }
+template <typename T, typename C>
+void decode_attention(cuda::Stream& stream, std::span<const DecodeAttentionParams<T, C>> parts) {
+  cuda::attend_to_history(stream, parts);
 }
 
 #define INSTANTIATE(T) \

@@ -122,7 +122,7 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p,
 // Every beam attends to all rows of a shared tile, or to each `beams`-th row of a self tile.
 template <bool with_bias, bool shared, typename T, typename S, int beams>
 __device__ __forceinline__ void attend(const Ring<T, S>& ring,
-                                       const KVRange<with_bias, T, S, beams>& range, int head,
+                                       const KVRange<with_bias, T, T, S, beams>& range, int head,
                                        int i, QuerySoftmax<T, S> (&states)[beams]) {
   constexpr int kStep = shared ? 1 : beams;
   float weights[beams][kTileRows];
@@ -155,21 +155,21 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   static_assert(kTileRows % beams == 0);
   constexpr bool kTogether = beams > 1 && S::lanes == 8;  // shared tiles go to the tensor cores
   extern __shared__ uint4 memory[];
-  const BlockPart<T> part = part_of_block<T>(params);
+  const BlockPart<T, T> part = part_of_block<T, T>(params);
   const DecodeAttentionParams<T>& p = part.params;
   const auto tile = BeamWorkTile<beams>::template of<with_bias>(p, part.y);
   if (!tile.exists) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  KVRange<with_bias, T, S, beams> range(p, tile, tile.key_head, tile.beam, tile.beams);
+  KVRange<with_bias, T, T, S, beams> range(p, tile, tile.key_head, tile.beam, tile.beams);
   const int warp = range.warp, dim = p.head_dim, size = dim + 2;
   const bool works = warp < range.active_warps;
   Ring<T, S> ring(memory);
   constexpr int kAhead = Ring<T, S>::kTiles;
 #pragma unroll 1
   for (int i = 0; works && i < kAhead; ++i) ring.close(range.request(ring, i));
-  const Inputs<with_rope, T, S, BeamWorkTile<beams>> inputs(
+  const Inputs<with_rope, T, T, S, BeamWorkTile<beams>> inputs(
       p, tile, memory + blockDim.x * (Ring<T, S>::kBytes / 16));
   wait_for_previous();
   let_next_start();
@@ -243,7 +243,7 @@ void start(Stream& stream, const Params& params) {
   constexpr int kLeast = std::max(1, beams * S::lanes / static_cast<int>(kWarp));
   const auto shared = [&](int warps) {  // bytes: the ring, rotated heads, and the parts
     return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float)) +
-           Inputs<with_rope, T, S, Tile>::bytes(p.head_dim);
+           Inputs<with_rope, T, T, S, Tile>::bytes(p.head_dim);
   };
   const Plan plan(stream, int64_t{y} * p.heads * chunks, longest_of(params, beams), kLeast, shared);
   launch(stream, decode_beams_kernel<with_bias, with_rope, T, S, beams, Params>,

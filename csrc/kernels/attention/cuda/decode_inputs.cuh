@@ -12,7 +12,7 @@
 namespace decoding::cuda {
 
 // tile: the heads and rows of the block.
-template <bool with_rope, typename T, typename S, typename Tile>
+template <bool with_rope, typename T, typename C, typename S, typename Tile>
 class Inputs {
  public:
   // Of shared memory.
@@ -21,7 +21,7 @@ class Inputs {
   }
 
   // Before the wait. memory: bytes() of the block's.
-  __device__ __forceinline__ Inputs(const DecodeAttentionParams<T>& p, const Tile& tile,
+  __device__ __forceinline__ Inputs(const DecodeAttentionParams<T, C>& p, const Tile& tile,
                                     void* memory)
       : p_(p), tile_(tile), rotated_(static_cast<T*>(memory)), rotary_(make_rotary(p, tile)) {}
 
@@ -76,7 +76,7 @@ class Inputs {
     return (head_dim + kWidth - 1) / kWidth * kWidth + kWidth;
   }
 
-  __device__ __forceinline__ static OptionalRotary make_rotary(const DecodeAttentionParams<T>& p,
+  __device__ __forceinline__ static OptionalRotary make_rotary(const DecodeAttentionParams<T, C>& p,
                                                                const Tile& tile) {
     if constexpr (with_rope) {
       const Rotary& rotary = p.rotary;
@@ -96,7 +96,7 @@ class Inputs {
     return from + tile_.row(p_, beam) * p_.stride + tile_.key_head * p_.head_dim;
   }
 
-  const DecodeAttentionParams<T>& p_;
+  const DecodeAttentionParams<T, C>& p_;
   const Tile& tile_;
   T* const rotated_;  // [queries, then newest keys, stride]
   const OptionalRotary rotary_;

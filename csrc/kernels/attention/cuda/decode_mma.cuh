@@ -13,10 +13,10 @@ namespace decoding::cuda {
 
 // In a warp: query g is in lanes 4g to 4g + 3. A row of keys or values is in 8 lanes of the ring,
 // or in 16, which makes 16 positions of a tile, or 8.
-template <typename T, typename S>
+// Tiles: a ring (decode_ring.cuh) or another like it, with matrices.
+template <typename T, typename S, typename Tiles = Ring<T, S, true>>
 class SharedSoftmax {
  public:
-  using Tiles = Ring<T, S, true>;
   // The lane's.
   __device__ static int query() { return threadIdx.x % kWarp / 4; }
 

@@ -7,6 +7,7 @@
 #include "kernels/attention/cuda/decode.cuh"
 #include "kernels/attention/cuda/decode_softmax.cuh"
 #include "kernels/attention/cuda/decode_tile.cuh"
+#include "kernels/attention/cuda/float8.cuh"
 
 namespace decoding::cuda {
 
@@ -25,8 +26,8 @@ struct Newest {
   }
 
   // The softmax that has seen nothing else.
-  template <bool with_bias>
-  __device__ __forceinline__ QuerySoftmax<T, S> open(const DecodeAttentionParams<T>& p,
+  template <bool with_bias, typename C>
+  __device__ __forceinline__ QuerySoftmax<T, S> open(const DecodeAttentionParams<T, C>& p,
                                                      int head) const {
     QuerySoftmax<T, S> state;
 #pragma unroll
@@ -41,12 +42,20 @@ struct Newest {
   }
 
   // Key and value go to their place in the history of a beam.
-  __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const WorkTile& tile,
+  template <typename C>
+  __device__ __forceinline__ void put(const DecodeAttentionParams<T, C>& p, const WorkTile& tile,
                                       int key_head, int beam) const {
     const HeadCells cells = p.pool.cells(p.self_pages.of(tile.sentence), key_head, p.head_dim);
-    const size_t to = cells.offset(tile.self_length * p.slots + beam);
-    k.store(p.pool.k + to, p.head_dim);
-    v.store(p.pool.v + to, p.head_dim);
+    const int cell = tile.self_length * p.slots + beam;
+    const size_t to = cells.offset(cell);
+    if constexpr (kIsFloat8<C>) {
+      const size_t scale = p.pool.first_cell(key_head) + cells.in_head(cell);
+      store_float8(k, p.pool.k + to, p.pool.k_scales + scale, p.head_dim);
+      store_float8(v, p.pool.v + to, p.pool.v_scales + scale, p.head_dim);
+    } else {
+      k.store(p.pool.k + to, p.head_dim);
+      v.store(p.pool.v + to, p.head_dim);
+    }
   }
 };
 

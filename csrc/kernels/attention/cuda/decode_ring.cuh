@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/float8.cuh"
+#include "kernels/attention/pages.h"
 
 namespace decoding::cuda {
 
@@ -24,11 +26,11 @@ class Ring {
       : memory_(memory + threadIdx.x / kWarp * (kBytes * kWarp / 16)) {}
 
   // Starts to copy row r of tile i; `offset`: of the row in k and in v, in units of width elements.
-  __device__ __forceinline__ void request(int i, int r, const T* k, const T* v, uint32_t offset,
-                                          int dim, bool valid) {
+  __device__ __forceinline__ void request(int i, int r, const PagePool<T>& pool, uint32_t offset,
+                                          uint32_t, int dim, bool valid) {
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
-      const T* from = (which == 0 ? k : v) + static_cast<size_t>(offset) * S::width;
+      const T* from = (which == 0 ? pool.k : pool.v) + static_cast<size_t>(offset) * S::width;
       if constexpr (S::width * sizeof(T) == 16) {
 #pragma unroll
         for (int v = 0; v < S::vectors; ++v) {
@@ -78,6 +80,89 @@ class Ring {
 
   uint4* memory_;  // [kTiles, 2, kTileRows, kPieces, lanes], the warp's
   uint32_t valid_ = 0;
+};
+
+// As a Ring with `matrix`, whose tiles come as e4m3 with their scales. The oldest one is widened to
+// T in a place of its own, where the tensor cores find it.
+template <typename T, typename S>
+class Float8Ring {
+ public:
+  static constexpr int kTiles = 2;
+  static constexpr int kPieces = S::vectors;  // of 8 numbers, that a lane has of a row
+  // For a lane: the wide tile, those that come, and the scales of these.
+  static constexpr int kWideBytes = 2 * kTileRows * kPieces * 16;
+  static constexpr int kNarrowBytes = kTiles * 2 * kTileRows * kPieces * 8;
+  static constexpr int kBytes = kWideBytes + kNarrowBytes + 16;
+
+  __device__ explicit Float8Ring(uint4* memory)
+      : memory_(memory + threadIdx.x / kWarp * (kBytes * kWarp / 16)) {}
+
+  // As Ring's. cell: the row's in k and in v. The scale of key r is copied by lane r of those that
+  // hold the row, and that of value r by the lane kTileRows after it.
+  __device__ __forceinline__ void request(int i, int r, const PagePool<Float8>& pool,
+                                          uint32_t offset, uint32_t cell, int dim, bool valid) {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const Float8* from = (which == 0 ? pool.k : pool.v) + static_cast<size_t>(offset) * S::width;
+#pragma unroll
+      for (int v = 0; v < S::vectors; ++v) {
+        copy_few<8>(own(i, which, r, v), from + S::at(v), valid && S::at(v) < dim);
+      }
+    }
+    const int lane = threadIdx.x % S::lanes, which = lane / kTileRows;
+    if (which < 2 && lane % kTileRows == r) {
+      const float* from = which == 0 ? pool.k_scales : pool.v_scales;
+      copy_few<4>(scale(i, which, row(r)), from + cell, valid);
+    }
+  }
+  // Ends a tile.
+  __device__ __forceinline__ void close(uint32_t) { close_copies(); }
+  // The oldest tile, until it is closed again.
+  __device__ __forceinline__ void wait() const { wait_for_copies<kTiles - 1>(); }
+
+  // After wait() and the warp's agreement that all have waited, and done with the tile before.
+  __device__ __forceinline__ void widen(int i) const {
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+#pragma unroll
+      for (int r = 0; r < kTileRows; ++r) {
+        const float scale = *this->scale(i, which, row(r));
+#pragma unroll
+        for (int v = 0; v < kPieces; ++v) {
+          *piece(i, which, row(r), v * S::lanes + threadIdx.x % S::lanes) =
+              from_float8<T>(*own(i, which, r, v), scale);
+        }
+      }
+    }
+    __syncwarp();
+  }
+
+  // Of the tile that was widened last.
+  __device__ __forceinline__ uint4* piece(int, int which, int row, int column) const {
+    return memory_ + which * (kTileRows * kPieces * kWarp) + row * (S::lanes * kPieces) +
+           (column ^ row % 8);
+  }
+
+ private:
+  static constexpr int kGroups = kWarp / S::lanes, kRows = kTileRows * kGroups;  // of a tile
+  static_assert(S::width == 8 && S::lanes >= 2 * kTileRows);
+  static_assert(kTiles * 2 * kRows * sizeof(float) <= 16 * kWarp);
+
+  // The row of the matrix that is row r of the lane's group.
+  __device__ static int row(int r) { return r * kGroups + threadIdx.x % kWarp / S::lanes; }
+
+  __device__ __forceinline__ uint2* own(int i, int which, int r, int v) const {
+    auto* const first = reinterpret_cast<uint2*>(memory_ + kWideBytes * kWarp / 16);
+    return first + (((i % kTiles * 2 + which) * kTileRows + r) * kPieces + v) * kWarp +
+           threadIdx.x % kWarp;
+  }
+  __device__ __forceinline__ float* scale(int i, int which, int row) const {
+    auto* const first =
+        reinterpret_cast<float*>(memory_ + (kWideBytes + kNarrowBytes) * kWarp / 16);
+    return first + (i % kTiles * 2 + which) * kRows + row;
+  }
+
+  uint4* memory_;  // the warp's
 };
 
 }  // namespace decoding::cuda

@@ -29,8 +29,8 @@ struct WorkTile {
   int table;                           // of cache_indirection
 
   // beams: whose histories the block reads. y: its row or sentence of p.
-  template <bool with_bias, int beams, typename T>
-  __device__ static WorkTile of(const DecodeAttentionParams<T>& p, int y, int chunks) {
+  template <bool with_bias, int beams, typename T, typename C>
+  __device__ static WorkTile of(const DecodeAttentionParams<T, C>& p, int y, int chunks) {
     WorkTile tile;
     tile.chunks = chunks;
     tile.chunk = blockIdx.z % chunks;
@@ -55,8 +55,8 @@ struct WorkTile {
   }
 
   // Of q, k, v and y; `b` counts from the block's first beam.
-  template <typename T>
-  __device__ int64_t row(const DecodeAttentionParams<T>& p, int b) const {
+  template <typename T, typename C>
+  __device__ int64_t row(const DecodeAttentionParams<T, C>& p, int b) const {
     return static_cast<int64_t>(index) * p.beams + beam + b;
   }
 
@@ -87,8 +87,8 @@ inline bool is_few(const Stream& stream, int64_t blocks) {
 }
 
 // Whether each beam may well read for itself what it shares with others.
-template <typename T>
-bool shares_little(const DecodeAttentionParams<T>& p) {
+template <typename T, typename C>
+bool shares_little(const DecodeAttentionParams<T, C>& p) {
   return p.k != nullptr && most_shared(p) <= 64;
 }
 
@@ -122,7 +122,7 @@ struct Plan {
 // The keys and values of a block that this warp reads. Whole tiles are dealt to the warps in turn,
 // so that a short history leaves the last warps out. beams: of the block, each with a history of
 // its own.
-template <bool with_bias, typename T, typename S, int beams>
+template <bool with_bias, typename T, typename C, typename S, int beams>
 struct KVRange {
   static constexpr int kGroups = kWarp / S::lanes;         // of a warp
   static constexpr int kSharedRows = kTileRows * kGroups;  // positions in a tile that is shared
@@ -130,9 +130,10 @@ struct KVRange {
   // Cells are looked up a tile ahead; with several beams there are no registers for that.
   static constexpr bool kLooksAhead = beams == 1;
 
-  const DecodeAttentionParams<T>& p;
+  const DecodeAttentionParams<T, C>& p;
   // The head's first row in the pool and the size of a row, in units of width elements.
   uint32_t head_first, row_size;
+  uint32_t first_cell;         // the head's, in the pool
   uint32_t indirection_first;  // of the first beam, in the table
   int sentence;  // its id: what is found by it is computed again, as registers are few
   int count;     // of beams
@@ -143,7 +144,7 @@ struct KVRange {
   int shared_tiles, tiles;  // the warp's
   int active_warps;         // warps that there is work for
 
-  __device__ KVRange(const DecodeAttentionParams<T>& p, const WorkTile& tile, int key_head,
+  __device__ KVRange(const DecodeAttentionParams<T, C>& p, const WorkTile& tile, int key_head,
                      int beam, int count)
       : p(p),
         row_size(p.head_dim / S::width),
@@ -152,6 +153,7 @@ struct KVRange {
         shared_length(tile.shared_length),
         self_length(tile.self_length) {
     head_first = key_head * p.pool.pages * kPageSize * row_size;
+    first_cell = key_head * p.pool.pages * kPageSize;
     indirection_first = (tile.table * p.total_rows + sentence * p.slots + beam) * p.target;
     shared_from = tile.shared_from;
     self_begin = tile.self_from;
@@ -174,29 +176,30 @@ struct KVRange {
   __device__ static int group() { return threadIdx.x % kWarp / S::lanes; }
 
   // Requests the i-th tile; returns a bit for each of its rows that exists.
-  template <bool matrix>
-  __device__ __forceinline__ uint32_t request(Ring<T, S, matrix>& ring, int i) {
+  template <typename Tiles>
+  __device__ __forceinline__ uint32_t request(Tiles& ring, int i) {
     if (i < shared_tiles) return request_shared(ring, i);
     return i < tiles ? request_self(ring, i) : 0;
   }
 
-  template <bool matrix>
-  __device__ __forceinline__ uint32_t request_shared(Ring<T, S, matrix>& ring, int i) {
+  template <typename Tiles>
+  __device__ __forceinline__ uint32_t request_shared(Tiles& ring, int i) {
     const uint32_t place = static_cast<uint32_t>(shared_position(i, group())) % kPageSize;
-    const uint32_t first = head_first + (next_page * kPageSize + place) * row_size;
+    const uint32_t cell = next_page * kPageSize + place, first = head_first + cell * row_size;
     next_page = look_up_page(i + 1);
     uint32_t rows = 0;
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const bool valid = sees_shared(i, r * kGroups + group());
-      ring.request(i, r, p.pool.k, p.pool.v, first + r * kGroups * row_size, p.head_dim, valid);
+      ring.request(i, r, p.pool, first + r * kGroups * row_size, first_cell + cell + r * kGroups,
+                   p.head_dim, valid);
       rows |= static_cast<uint32_t>(valid) << r;
     }
     return rows;
   }
 
-  template <bool matrix>
-  __device__ __forceinline__ uint32_t request_self(Ring<T, S, matrix>& ring, int i) {
+  template <typename Tiles>
+  __device__ __forceinline__ uint32_t request_self(Tiles& ring, int i) {
     Cells found;
     if constexpr (kLooksAhead) {
       found = next_cells;
@@ -213,7 +216,7 @@ struct KVRange {
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const uint32_t cell = pages[r] * kPageSize + found.cells[r] % kPageSize;
-      ring.request(i, r, p.pool.k, p.pool.v, head_first + cell * row_size, p.head_dim,
+      ring.request(i, r, p.pool, head_first + cell * row_size, first_cell + cell, p.head_dim,
                    (found.rows >> r & 1) != 0);
     }
     return found.rows;

@@ -186,6 +186,11 @@ bool aligned(const PagedKeys<T>& keys) {
   return aligned16<T>(keys.pool.k, 0) && aligned16<T>(keys.pool.v, 0);
 }
 
+template <bool with_bias, typename T>
+void attend_to_keys(Stream& stream, const PackedAttentionParams<T, PagedKeys<Float8>>& p) {
+  attend_with_tensor_cores<with_bias>(stream, p);
+}
+
 template <bool with_bias, typename T, typename Keys>
 void attend_to_keys(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   if constexpr (sizeof(T) == 2) {
@@ -214,6 +219,10 @@ void packed_attention(cuda::Stream& stream, const PackedAttentionParams<T, Keys>
   template void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&); \
   template void packed_attention(cuda::Stream&, const PackedAttentionParams<T, PagedKeys<T>>&);
 DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+#define INSTANTIATE(T) \
+  template void packed_attention(cuda::Stream&, const PackedAttentionParams<T, PagedKeys<Float8>>&);
+DECODING_FOR_HALVES(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace decoding

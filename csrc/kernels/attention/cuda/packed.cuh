@@ -1,7 +1,11 @@
 // The two designs of packed attention: which is used, packed.cu decides.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/cuda/float8.cuh"
 #include "kernels/attention/packed.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
@@ -34,6 +38,10 @@ struct Sentence {
     return p.keys.of(p, blockIdx.y, head / heads_of_a_key(p.heads, p.kv_heads));
   }
 };
+
+// The type of a key's numbers. Keys: KeysOfHead.
+template <typename Keys>
+using NumberOf = std::remove_cvref_t<decltype(*std::declval<Keys>().k)>;
 
 // The keys that the queries of a block see, by their positions. with_bias: there may be a window.
 template <bool with_bias>
@@ -89,6 +97,7 @@ __device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Ke
   constexpr int kNumbers = kMaxHeadDim / kWarp;  // of a row, in a lane
   const Sentence sentence(p, queries, parts);
   const auto keys = sentence.keys_of(p);
+  using C = NumberOf<decltype(keys)>;
   const View<with_bias> view(p, keys.first_query + sentence.begin, queries, keys.length);
   const int end = min(sentence.begin + queries, sentence.length), lane = threadIdx.x % kWarp;
   const int warps = blockDim.x / kWarp, warp = sentence.part * warps + threadIdx.x / kWarp;
@@ -103,17 +112,19 @@ __device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Ke
       for (int d = lane; d < p.head_dim; d += kWarp) {
         score = fmaf(to_float(q[d]), to_float(keys.k[row + d]), score);
       }
-      score = warp_sum(score) * p.scale;
+      score = warp_sum(score) * scale_of<C>(keys.k_scales, keys.rows, key) * p.scale;
       if constexpr (with_bias) score = apply_bias(p.bias, sentence.head, score, query - key);
       const float before = top;
       top = fmaxf(top, score);
       const float factor = exponential<float>(before - reference(top));
       const float weight = exponential<float>(score - reference(top));
       total = fmaf(total, factor, weight);
+      const float v_scale = scale_of<C>(keys.v_scales, keys.rows, key);
 #pragma unroll
       for (int e = 0; e < kNumbers; ++e) {
         const int d = lane + e * kWarp;
-        if (d < p.head_dim) sums[e] = fmaf(weight, to_float(keys.v[row + d]), sums[e] * factor);
+        if (d >= p.head_dim) continue;
+        sums[e] = fmaf(weight, v_scale * to_float(keys.v[row + d]), sums[e] * factor);
       }
     }
     T* to = p.y + ((sentence.row + i) * p.heads + sentence.head) * p.head_dim;

@@ -26,6 +26,10 @@ template <int dim>
 constexpr int kTileKeys = dim <= 128 ? 64 : 32;  // of a tile, as registers allow
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
 // Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
 // the 8 rows of a matrix lie in different banks.
 template <typename T, int dim>
@@ -76,6 +80,97 @@ struct SharedRows {
 // Bytes: twice a tile of keys and a tile of values.
 template <typename T, int dim>
 constexpr size_t kShared = 4 * kTileKeys<dim> * SharedRows<T, dim>::stride * sizeof(T);
+
+// Tiles of keys and values of a sentence in shared memory. The queries come where no tile is before
+// open() of the second one.
+template <typename T, int dim, typename C>
+struct KeyTiles {
+  static constexpr int kKeys = kTileKeys<dim>;
+  const SharedRows<T, dim> rows;
+
+  __device__ explicit KeyTiles(char* memory) : rows{shared_address(memory)} {}
+
+  __device__ SharedRows<T, dim> keys(int i) const { return rows.from(i % 2 * 2 * kKeys); }
+  __device__ SharedRows<T, dim> values(int i) const { return rows.from(i % 2 * 2 * kKeys + kKeys); }
+  __device__ SharedRows<T, dim> queries(int first) const { return keys(first + 1); }
+
+  template <typename Keys>
+  __device__ __forceinline__ void request(const Keys& source, int i, int head_dim) const {
+    const auto copy = [&](const T* from, SharedRows<T, dim> to) {
+      to.template request<kKeys>(from, source.rows, i * kKeys, source.length, head_dim);
+    };
+    copy(source.k, keys(i));
+    copy(source.v, values(i));
+    close_copies();
+  }
+
+  // Before a tile is read that has arrived for all threads, which are done with the one before.
+  __device__ void open(int) const {}
+};
+
+// Of e4m3, two tiles of which and their scales take less than one of T: one is widened, while the
+// next is on its way.
+template <typename T, int dim>
+struct KeyTiles<T, dim, Float8> {
+  static constexpr int kKeys = kTileKeys<dim>, kPieces = dim / 8;
+  static constexpr int kWideBytes = 2 * kKeys * SharedRows<T, dim>::stride * sizeof(T);
+  static constexpr int kNarrowBytes = 2 * kKeys * dim, kScaleBytes = 2 * kKeys * sizeof(float);
+  static_assert(kWideBytes + 2 * (kNarrowBytes + kScaleBytes) <= kShared<T, dim>);
+  char* const memory;
+  const SharedRows<T, dim> rows;
+
+  __device__ explicit KeyTiles(char* memory) : memory(memory), rows{shared_address(memory)} {}
+
+  __device__ SharedRows<T, dim> keys(int) const { return rows; }
+  __device__ SharedRows<T, dim> values(int) const { return rows.from(kKeys); }
+  __device__ SharedRows<T, dim> queries(int) const { return rows; }
+
+  template <typename Keys>
+  __device__ __forceinline__ void request(const Keys& source, int i, int head_dim) const {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const Float8* from = which == 0 ? source.k : source.v;
+#pragma unroll
+      for (int piece = threadIdx.x; piece < kKeys * kPieces; piece += kThreads) {
+        const int row = piece / kPieces, d = piece % kPieces * 8, key = i * kKeys + row;
+        const bool inside = key < source.length && d < head_dim;
+        const size_t offset = inside ? source.rows.offset(key) + d : 0;
+        copy_few<8>(numbers(i, which, piece), from + offset, inside);
+      }
+    }
+    for (int j = threadIdx.x; j < 2 * kKeys; j += kThreads) {
+      const int which = j / kKeys, row = j % kKeys, key = i * kKeys + row;
+      const bool inside = key < source.length;
+      const float* from = which == 0 ? source.k_scales : source.v_scales;
+      copy_few<4>(scale(i, which, row), from + (inside ? source.rows.in_head(key) : 0), inside);
+    }
+    close_copies();
+  }
+
+  __device__ __forceinline__ void open(int i) const {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+#pragma unroll 4
+      for (int piece = threadIdx.x; piece < kKeys * kPieces; piece += kThreads) {
+        const int row = piece / kPieces, d = piece % kPieces * 8;
+        const int to = (which * kKeys + row) * SharedRows<T, dim>::stride + d;
+        *reinterpret_cast<uint4*>(memory + to * sizeof(T)) =
+            from_float8<T>(*numbers(i, which, piece), *scale(i, which, row));
+      }
+    }
+    __syncthreads();
+  }
+
+ private:
+  __device__ uint2* numbers(int i, int which, int piece) const {
+    return reinterpret_cast<uint2*>(memory + kWideBytes + i % 2 * kNarrowBytes) +
+           which * kKeys * kPieces + piece;
+  }
+  __device__ float* scale(int i, int which, int row) const {
+    return reinterpret_cast<float*>(memory + kWideBytes + 2 * kNarrowBytes + i % 2 * kScaleBytes) +
+           which * kKeys + row;
+  }
+};
 
 // The 16 queries of one product, and their softmax so far.
 template <typename T, int dim>
@@ -248,9 +343,10 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
   static_assert(kQueries <= 2 * kKeys);
   extern __shared__ __align__(16) char memory[];
-  const SharedRows<T, dim> rows{static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   const Sentence sentence(p, kQueries, parts);
   const auto source = sentence.keys_of(p);
+  using C = NumberOf<decltype(source)>;
+  if constexpr (!kConverts<C>) return;
   const int length = sentence.length, begin = sentence.begin;
   wait_for_previous();
   let_next_start();
@@ -260,22 +356,12 @@ __global__ void __launch_bounds__(kThreads)
   const Share share(view.first / kKeys, (view.end + kKeys - 1) / kKeys, sentence.part, parts);
   if (sentence.part >= share.parts) return;
   const int first = share.first, end = share.end;  // tiles
-  const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
-  const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
-  const auto request = [&](int i) {
-    const auto copy = [&](const T* from, SharedRows<T, dim> to) {
-      to.template request<kKeys>(from, source.rows, i * kKeys, source.length, p.head_dim);
-    };
-    copy(source.k, keys(i));
-    copy(source.v, values(i));
-    close_copies();
-  };
-  // The queries come where the second tile will be.
-  const SharedRows<T, dim> own_rows = keys(first + 1);
+  const KeyTiles<T, dim, C> tiles(memory);
+  const SharedRows<T, dim> own_rows = tiles.queries(first);
   own_rows.template request<kQueries>(sentence.queries_of(p), StridedRows{p.stride}, begin, length,
                                       p.head_dim);
   close_copies();
-  first < end ? request(first) : close_copies();
+  first < end ? tiles.request(source, first, p.head_dim) : close_copies();
   wait_for_copies<1>();
   __syncthreads();
   const int own = threadIdx.x / kWarp * kPerWarp;  // the warp's first query in the block
@@ -287,9 +373,11 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = first; i < end; ++i) {
     wait_for_copies<0>();
     __syncthreads();  // the tile has arrived, and all are done with the one before
-    if (i + 1 < end) request(i + 1);
+    if (i + 1 < end) tiles.request(source, i + 1, p.head_dim);
+    tiles.open(i);
     const bool idle = query >= length || (p.causal && i * kKeys >= position + kPerWarp);
-    if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, position, i * kKeys);
+    if (idle) continue;
+    attend(queries, tiles.keys(i), tiles.values(i), p, sentence.head, view, position, i * kKeys);
   }
   wait_for_copies<0>();  // of a sentence without keys
   bool finite = true;
@@ -312,7 +400,7 @@ __global__ void __launch_bounds__(kThreads)
     return sync_cluster();  // the others have read what this block has found
   }
   if (broken) return attend_one_by_one<with_bias, kQueries>(p, parts, 1);
-  const SharedRows<T, dim> results = rows.from(own);
+  const SharedRows<T, dim> results = tiles.rows.from(own);
 #pragma unroll
   for (int s = 0; s < squares; ++s) queries[s].store(results.from(s * 16));
   __syncwarp();
@@ -348,12 +436,14 @@ void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T, Key
   const bool splits = stream.device().hopper() && p.longest > 64 && most_keys(p) >= kManyKeys;
   const bool many =
       !stream.deterministic() && (splits || blocks > 4 * stream.device().multiprocessors);
-  if (p.head_dim <= 32) {
-    many ? start<with_bias, 32, 2>(stream, p) : start<with_bias, 32, 1>(stream, p);
-  } else if (p.head_dim <= 64) {
+  if constexpr (!kIsFloat8<NumberOf<decltype(p.keys.of(p, 0, 0))>>) {  // of which there are less
+    if (p.head_dim <= 32) {
+      return many ? start<with_bias, 32, 2>(stream, p) : start<with_bias, 32, 1>(stream, p);
+    }
+    if (p.head_dim > 64 && p.head_dim <= 96) return start<with_bias, 96, 1>(stream, p);
+  }
+  if (p.head_dim <= 64) {
     many ? start<with_bias, 64, 2>(stream, p) : start<with_bias, 64, 1>(stream, p);
-  } else if (p.head_dim <= 96) {
-    start<with_bias, 96, 1>(stream, p);
   } else if (p.head_dim <= 128) {
     start<with_bias, 128, 1>(stream, p);
   } else {
@@ -364,7 +454,9 @@ void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T, Key
 #define INSTANTIATE(with_bias, T)                                                              \
   template void attend_with_tensor_cores<with_bias>(Stream&, const PackedAttentionParams<T>&); \
   template void attend_with_tensor_cores<with_bias>(                                           \
-      Stream&, const PackedAttentionParams<T, PagedKeys<T>>&);
+      Stream&, const PackedAttentionParams<T, PagedKeys<T>>&);                                 \
+  template void attend_with_tensor_cores<with_bias>(                                           \
+      Stream&, const PackedAttentionParams<T, PagedKeys<Float8>>&);
 INSTANTIATE(false, half)
 INSTANTIATE(false, bfloat16)
 INSTANTIATE(true, half)

@@ -27,8 +27,8 @@ template <typename T>
 int64_t most_keys(const PackedAttentionParams<T>& p) {
   return p.longest;
 }
-template <typename T>
-int64_t most_keys(const PackedAttentionParams<T, PagedKeys<T>>& p) {
+template <typename T, typename C>
+int64_t most_keys(const PackedAttentionParams<T, PagedKeys<C>>& p) {
   return int64_t{kPageSize} * p.keys.pages.longest;
 }
 

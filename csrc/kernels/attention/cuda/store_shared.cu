@@ -1,6 +1,7 @@
-// Whole vectors of D elements go to their cells, 16 bytes at a time.
+// Whole vectors of D elements go to their cells, 16 bytes at a time, or as e4m3.
 #include <cstdint>
 
+#include "kernels/attention/cuda/float8.cuh"
 #include "kernels/attention/packed.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -28,23 +29,59 @@ __global__ void store_shared_kernel(const StoreSharedParams<T> p) {
   }
 }
 
+// The same to e4m3: S::lanes lanes take a head.
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads)
+    store_shared_float8_kernel(const StoreSharedParams<T, Float8> p) {
+  if constexpr (!kConverts<Float8>) return;
+  wait_for_previous();
+  let_next_start();
+  const int64_t token = blockIdx.x;
+  const int cell = p.cells[token];
+  if (cell < 0) return;
+  const bool keys = blockIdx.y == 0;
+  const T* from = (keys ? p.k : p.v) + token * p.stride;
+  for (int head = threadIdx.x / S::lanes; head < p.heads; head += kThreads / S::lanes) {
+    const size_t to = p.pool.first_cell(head) + cell;
+    RowFragment<T, S> row;
+    row.load(from + head * p.head_dim, p.head_dim, true);
+    store_float8(row, (keys ? p.pool.k : p.pool.v) + to * p.head_dim,
+                 (keys ? p.pool.k_scales : p.pool.v_scales) + to, p.head_dim);
+  }
+}
+
+template <typename T>
+void store(Stream& stream, const StoreSharedParams<T>& p) {
+  constexpr int kVector = 16 / sizeof(T);
+  const bool aligned = p.head_dim % kVector == 0 && aligned16<T>(p.k, p.stride) &&
+                       aligned16<T>(p.v, p.stride) && aligned16<T>(p.pool.k, 0) &&
+                       aligned16<T>(p.pool.v, 0);
+  const auto kernel = aligned ? store_shared_kernel<T, kVector> : store_shared_kernel<T, 1>;
+  launch(stream, kernel, dim3(p.tokens, 2), kThreads, 0, p);
+}
+
+template <typename T>
+void store(Stream& stream, const StoreSharedParams<T, Float8>& p) {
+  const auto kernel = p.head_dim <= 64    ? store_shared_float8_kernel<T, DecodeConfig<8, 8, 1>>
+                      : p.head_dim <= 128 ? store_shared_float8_kernel<T, DecodeConfig<8, 16, 1>>
+                                          : store_shared_float8_kernel<T, DecodeConfig<8, 32, 1>>;
+  launch(stream, kernel, dim3(p.tokens, 2), kThreads, 0, p);
+}
+
 }  // namespace
 }  // namespace cuda
 
-template <typename T>
-void store_shared(cuda::Stream& stream, const StoreSharedParams<T>& p) {
-  if (p.tokens == 0) return;
-  constexpr int kVector = 16 / sizeof(T);
-  const bool aligned = p.head_dim % kVector == 0 && cuda::aligned16<T>(p.k, p.stride) &&
-                       cuda::aligned16<T>(p.v, p.stride) && cuda::aligned16<T>(p.pool.k, 0) &&
-                       cuda::aligned16<T>(p.pool.v, 0);
-  const auto kernel =
-      aligned ? cuda::store_shared_kernel<T, kVector> : cuda::store_shared_kernel<T, 1>;
-  cuda::launch(stream, kernel, dim3(p.tokens, 2), cuda::kThreads, 0, p);
+template <typename T, typename C>
+void store_shared(cuda::Stream& stream, const StoreSharedParams<T, C>& p) {
+  if (p.tokens > 0) cuda::store(stream, p);
 }
 
 #define INSTANTIATE(T) template void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+#define INSTANTIATE(T) \
+  template void store_shared(cuda::Stream&, const StoreSharedParams<T, Float8>&);
+DECODING_FOR_HALVES(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace decoding

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/cuda/float8.cuh"
 #include "kernels/attention/decode.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -27,21 +28,22 @@ __device__ __forceinline__ float over_block(float x, float* parts, Combine&& com
 }
 
 // pack: elements that are loaded at once.
-template <typename T, int pack>
-__device__ __forceinline__ float dot(const float* q, const T* k, int dim) {
+template <typename C, int pack>
+__device__ __forceinline__ float dot(const float* q, const C* k, int dim) {
   float sum = 0.0f;
 #pragma unroll 4
   for (int d = 0; d < dim; d += pack) {
-    const auto few = Vector<T, pack>::load(k + d);
+    const auto few = Vector<C, pack>::load(k + d);
 #pragma unroll
     for (int i = 0; i < pack; ++i) sum = fmaf(q[d + i], few[i], sum);
   }
   return sum;
 }
 
-template <typename T, int pack>
+template <typename T, typename C, int pack>
 __global__ void __launch_bounds__(kThreads)
-    attention_weights_kernel(const AttentionWeightsParams<T> p) {
+    attention_weights_kernel(const AttentionWeightsParams<T, C> p) {
+  if constexpr (!kConverts<C>) return;
   extern __shared__ float memory[];
   __shared__ float q[kMaxHeadDim], maxima[kWarps], totals[kWarps];
   float *scores = memory, *sums = memory + p.longest;  // [longest]
@@ -61,9 +63,11 @@ __global__ void __launch_bounds__(kThreads)
     for (int d = threadIdx.x; d < p.head_dim; d += kThreads) q[d] = to_float(own[d]);
     __syncthreads();
     const HeadCells cells = p.pool.cells(p.shared_pages.of(sentence.id), head / group, p.head_dim);
+    const float* scales = p.pool.k_scales + (kIsFloat8<C> ? p.pool.first_cell(head / group) : 0);
     float top = kNoScore;
     for (int i = threadIdx.x; i < length; i += kThreads) {
-      scores[i] = p.scale * dot<T, pack>(q, p.pool.k + cells.offset(i), p.head_dim);
+      const float scale = p.scale * scale_of<C>(scales, cells, i);
+      scores[i] = scale * dot<C, pack>(q, p.pool.k + cells.offset(i), p.head_dim);
       top = fmaxf(top, scores[i]);
     }
     top = over_block(warp_max(top), maxima, [](float a, float b) { return fmaxf(a, b); });
@@ -81,25 +85,30 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = threadIdx.x; i < p.longest; i += kThreads) y[i] = sums[i];
 }
 
-template <int pack, typename T>
-void start(Stream& stream, const AttentionWeightsParams<T>& p) {
-  launch(stream, attention_weights_kernel<T, pack>, p.sentences * p.beams, kThreads,
+template <int pack, typename T, typename C>
+void start(Stream& stream, const AttentionWeightsParams<T, C>& p) {
+  launch(stream, attention_weights_kernel<T, C, pack>, p.sentences * p.beams, kThreads,
          2 * sizeof(float) * p.longest, p);
 }
 
 }  // namespace
 }  // namespace cuda
 
-template <typename T>
-void attention_weights(cuda::Stream& stream, const AttentionWeightsParams<T>& p) {
+template <typename T, typename C>
+void attention_weights(cuda::Stream& stream, const AttentionWeightsParams<T, C>& p) {
   if (p.sentences == 0) return;
-  const bool aligned = cuda::aligned16<T>(p.pool.k, p.head_dim);
-  aligned ? cuda::start<16 / sizeof(T)>(stream, p) : cuda::start<1>(stream, p);
+  const bool aligned = kIsFloat8<C> || cuda::aligned16<T>(p.pool.k, p.head_dim);
+  if (aligned) return cuda::start<16 / sizeof(T)>(stream, p);
+  if constexpr (!kIsFloat8<C>) cuda::start<1>(stream, p);
 }
 
 #define INSTANTIATE(T) \
   template void attention_weights(cuda::Stream&, const AttentionWeightsParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+#define INSTANTIATE(T) \
+  template void attention_weights(cuda::Stream&, const AttentionWeightsParams<T, Float8>&);
+DECODING_FOR_HALVES(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace decoding
