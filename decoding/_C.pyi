@@ -465,12 +465,14 @@ class Session:
         weights: dict[str, Stored],
         *,
         device: int,
+        cache: str = "",
         collective: CudaCollective | None = None,
         deterministic: bool = False,
         detect_overflow: bool = False,
     ) -> None:
-        """device: CUDA's index of the GPU; the type of the weights is the session's. collective:
-        as above, on that GPU. deterministic: as in decoding.load()."""
+        """device: CUDA's index of the GPU; the type of the weights is the session's. cache: of
+        keys and values, "" for the same, or float8_e4m3fn. collective: as above, on that GPU.
+        deterministic: as in decoding.load()."""
     threads: int
     isa: str
     graph_nodes: int  # kernels of the step that was captured last; 0 on the CPU
@@ -618,6 +620,7 @@ class Engine:
         weights: dict[str, Stored],
         *,
         device: int,
+        cache: str = "",
         collective: CudaCollective | None = None,
         deterministic: bool = False,
         detect_overflow: bool = False,

@@ -10,6 +10,7 @@ from decoding import _C
 from decoding.common.device import CPU, Device
 from decoding.common.environment import instruction_set
 from decoding.engine.allocation import empty
+from decoding.engine.devices import FP8
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import OutOfMemoryError, available_memory, available_text
 from decoding.engine.ranks import Ranks
@@ -66,6 +67,8 @@ class Place:
         """Those of a compiled session. caches: whether it keeps keys and values."""
         found: dict[str, Any] = {"detect_overflow": self.detect_overflow}
         if self.device.type == "cuda":
+            if caches and self.kv_cache_dtype == FP8:
+                found["cache"] = FP8
             return found | {"device": self.device.index, "deterministic": self.deterministic}
         found |= {"threads": self.threads, "isa": instruction_set(_C.isas())}
         if caches:

@@ -15,7 +15,7 @@ from decoding import _C
 from decoding.binding import Bound, Place, engine_of, runner_of, weights_on
 from decoding.common.device import CPU, Device
 from decoding.common.settings import Settings
-from decoding.engine.devices import check_threads, dtype_name
+from decoding.engine.devices import check_threads, choose_half, dtype_name
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import MemoryPlan
 from decoding.engine.overflow import TensorOverflow, merged
@@ -88,7 +88,7 @@ class BoundModel(TransformersFace):
         self.dtype_name, self._kv_cache_dtype = dtype_name(dtype), dtype_name(kv_cache_dtype)
         self.deterministic, self.detect_overflow = deterministic, detect_overflow
         threads = check_threads(threads)
-        half = "bfloat16" if device == CPU else self._kv_cache_dtype
+        half = "bfloat16" if device == CPU else choose_half(self._kv_cache_dtype, loaded.stored)
         self._weights: Bound = weights_on(loaded, device, self.dtype_name, threads, half)
         self._open_runner: Session | EncoderSession | None = runner_of(
             loaded.spec,
@@ -255,7 +255,7 @@ class BoundModel(TransformersFace):
     @property
     def unquantized(self) -> list[str]:
         """Names of an int8 model's linear weights that stay in 16 bits, as int8 is too coarse for
-        them: in bfloat16, on a GPU in kv_cache_dtype. Empty for a model of another type."""
+        them: in bfloat16, on a GPU in the 16-bit type. Empty for a model of another type."""
         return [
             name
             for name, weight in self._weights.items()

@@ -94,10 +94,11 @@ def load(
         threads: CPU threads that compute each step. None: as many as torch uses; with
             tensor_parallel each rank has its part of them.
         kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves
-            their memory with a small loss of precision; on a GPU it is the model's type, and the
-            only one. Beside int8 on a GPU it is the type of all numbers but the int8 weights:
-            "float16" or "bfloat16", by default that of the checkpoint where that is bfloat16, else
-            float16.
+            their memory with a small loss of precision; on a GPU it is the model's type. Beside
+            int8 on a GPU it is the type of all numbers but the int8 weights: "float16" or
+            "bfloat16", by default that of the checkpoint where that is bfloat16, else float16.
+            "fp8" (e4m3) halves the memory on a GPU of compute capability 8.9 or higher, beside
+            weights in float16, bfloat16 or int8, with a loss of precision.
         deterministic: on a GPU, fix the kernels and the order of every sum, so that a row has the
             same bits alone and among any others, in generate() and in an Engine, in half precision
             too; it costs speed (see "Reproducible results" in the documentation). On a CPU it holds

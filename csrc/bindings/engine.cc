@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +99,7 @@ class PyEngine {
 
   // On a GPU, in the type of the decoder's token table.
   PyEngine([[maybe_unused]] const py::object& spec, py::dict weights, int device,
+           [[maybe_unused]] const std::string& cache,
            [[maybe_unused]] std::shared_ptr<CudaCollective> collective,
            [[maybe_unused]] bool deterministic, [[maybe_unused]] bool detect_overflow)
       : device_("cuda:" + std::to_string(device)),
@@ -107,8 +109,8 @@ class PyEngine {
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
     model_ = load_weights(weight_table(weights_, device_, kind), spec_);
     if (collective) ranks_ = collective->ranks();
-    runner_ = make_cuda_runner(spec_, model_, kind, device, std::move(collective), deterministic,
-                               detect_overflow);
+    runner_ = make_cuda_runner(spec_, model_, kind, cache_kind_on_gpu(cache, kind), device,
+                               std::move(collective), deterministic, detect_overflow);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -246,9 +248,10 @@ class PyEngine {
 
   // Of keys and values, in all layers.
   static int64_t bytes_of_page(const Arena& plan) {
+    const std::set<std::string> kept{"k_pages", "v_pages", "k_scales", "v_scales"};
     int64_t bytes = 0;
     for (const Buffer& buffer : plan.buffers()) {
-      if (buffer.name == "k_pages" || buffer.name == "v_pages") {
+      if (kept.contains(buffer.name)) {
         bytes += static_cast<int64_t>(buffer.bytes) / buffer.shape[1];
       }
     }
@@ -315,11 +318,11 @@ void bind_engine(py::module_& module) {
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
            py::arg("cache") = "float32", py::arg("collective") = py::none(),
            py::arg("detect_overflow") = false)
-      .def(
-          py::init<const py::object&, py::dict, int, std::shared_ptr<CudaCollective>, bool, bool>(),
-          py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("device"),
-          py::arg("collective") = py::none(), py::arg("deterministic") = false,
-          py::arg("detect_overflow") = false)
+      .def(py::init<const py::object&, py::dict, int, const std::string&,
+                    std::shared_ptr<CudaCollective>, bool, bool>(),
+           py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("device"),
+           py::arg("cache") = "", py::arg("collective") = py::none(),
+           py::arg("deterministic") = false, py::arg("detect_overflow") = false)
       .def("plan", &PyEngine::plan, py::arg("limits"))
       .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"), py::kw_only(),
            py::arg("prefix_caching") = true, py::arg("overcommit") = false)

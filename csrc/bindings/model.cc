@@ -167,4 +167,10 @@ WeightKind kind_on_gpu(const py::dict& weights, const std::string& device,
   return *kind;
 }
 
+WeightKind cache_kind_on_gpu(const std::string& cache, WeightKind kind) {
+  CHECK(cache.empty() || cache == "float8_e4m3fn",
+        "cache must be \"\" or float8_e4m3fn on a GPU, got ", cache);
+  return cache.empty() ? kind : WeightKind::float8;
+}
+
 }  // namespace decoding

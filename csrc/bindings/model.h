@@ -25,6 +25,9 @@ WeightTable weight_table(const py::dict& weights, const std::string& device,
 WeightKind kind_on_gpu(const py::dict& weights, const std::string& device,
                        const std::string& tokens);
 
+// The type of keys and values beside numbers of `kind`: "" is that one.
+WeightKind cache_kind_on_gpu(const std::string& cache, WeightKind kind);
+
 void bind_panels(py::module_& module);  // linear weights on their way to the CPU's engine
 
 }  // namespace decoding

@@ -38,15 +38,16 @@ class PySession : public Bound<Session> {
 
   // On a GPU, in the type of the decoder's token table.
   PySession([[maybe_unused]] const py::object& spec, py::dict weights, int device,
+            [[maybe_unused]] const std::string& cache,
             [[maybe_unused]] std::shared_ptr<CudaCollective> collective,
             [[maybe_unused]] bool deterministic, [[maybe_unused]] bool detect_overflow)
       : Bound(std::move(weights), device) {
 #ifdef DECODING_CUDA
     const ModelSpec model = model_spec(spec);
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
-    session_ =
-        make_cuda_session(model, load_weights(weight_table(weights_, device_, kind), model), kind,
-                          device, std::move(collective), deterministic, detect_overflow);
+    session_ = make_cuda_session(model, load_weights(weight_table(weights_, device_, kind), model),
+                                 kind, cache_kind_on_gpu(cache, kind), device,
+                                 std::move(collective), deterministic, detect_overflow);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -274,11 +275,11 @@ void bind_session(py::module_& module) {
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
            py::arg("cache") = "float32", py::arg("collective") = py::none(),
            py::arg("detect_overflow") = false)
-      .def(
-          py::init<const py::object&, py::dict, int, std::shared_ptr<CudaCollective>, bool, bool>(),
-          py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("device"),
-          py::arg("collective") = py::none(), py::arg("deterministic") = false,
-          py::arg("detect_overflow") = false)
+      .def(py::init<const py::object&, py::dict, int, const std::string&,
+                    std::shared_ptr<CudaCollective>, bool, bool>(),
+           py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("device"),
+           py::arg("cache") = "", py::arg("collective") = py::none(),
+           py::arg("deterministic") = false, py::arg("detect_overflow") = false)
       .def("first_overflow", &PySession::first_overflow, py::arg("sentence"))
       .def_property_readonly("graph_nodes", &PySession::graph_nodes)
       .def("tuned", &PySession::tuned)

@@ -21,10 +21,10 @@ class HostPages {
   template <typename C, typename Copy>
   void each_stretch(const Cache<C>& cache, int32_t page, int32_t number, Copy&& copy) {
     std::byte* host = this->page(number);
-    const size_t bytes = sizeof(C) * cache.stretch_size();
-    for (int64_t i = 0; i < cache.stretches(); ++i, host += bytes) {
-      copy(cache.stretch(page, i), host, bytes);
-    }
+    cache.each_stretch(page, [&](void* there, size_t bytes) {
+      copy(there, host, bytes);
+      host += bytes;
+    });
   }
 
  private:

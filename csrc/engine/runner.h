@@ -158,7 +158,7 @@ std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeight
                                         std::shared_ptr<cpu::Collective> collective,
                                         bool detect_overflow);
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device,
+                                         WeightKind kind, WeightKind cache, int device,
                                          std::shared_ptr<cuda::Collective> collective,
                                          bool deterministic, bool detect_overflow);
 

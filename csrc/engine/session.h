@@ -68,11 +68,12 @@ std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeig
                                           int threads, const std::string& isa, WeightKind cache,
                                           std::shared_ptr<cpu::Collective> collective,
                                           bool detect_overflow);
-// kind: of the weights, and of the session's own numbers. device: CUDA's index of the GPU.
+// kind: of the weights, and of the session's own numbers. cache: of keys and values, `kind`, or
+// float8 beside float16 and bfloat16. device: CUDA's index of the GPU.
 // collective: as above, on the same GPU. deterministic: a row's bits do not depend on its
 // neighbours, as they never do on a CPU.
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device,
+                                           WeightKind kind, WeightKind cache, int device,
                                            std::shared_ptr<cuda::Collective> collective,
                                            bool deterministic, bool detect_overflow);
 

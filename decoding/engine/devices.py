@@ -27,8 +27,11 @@ SHORT_NAMES = {
     "fp16": "float16",
     "half": "float16",
     "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
 }
 CACHE_DTYPES = ("float32", "bfloat16")  # of keys and values on the CPU
+FP8 = "float8_e4m3fn"  # the same on a GPU, beside the type of the model
 CPUS = Path("/sys/devices/system/cpu")
 SIBLINGS = "cpu{}/topology/thread_siblings_list"  # the hardware threads of a core
 # Where NVIDIA's driver has found a GPU, one of these is there; the last is Windows' (WSL).
@@ -162,20 +165,47 @@ def choose_kv_cache_dtype(
     kv_cache_dtype: str | torch.dtype, device: Device, dtype: str, stored: str
 ) -> str:
     """Of the keys and values that are kept. "auto": float32 on the CPU, on a GPU that of the model,
-    `dtype`, which is the only one there. Beside int8 it is that of all numbers but the int8
-    weights: bfloat16 where the checkpoint, or a converted model's tables, are, else float16."""
+    `dtype`; there models of 16 bits and in int8 may have fp8 instead. Beside int8 it is, but for
+    fp8, that of all numbers but the int8 weights: see choose_half."""
     name = dtype_name(kv_cache_dtype)
     types = CACHE_DTYPES if device.type == "cpu" else (dtype,)
     if device.type != "cpu" and dtype == "int8":
-        types = (
-            ("bfloat16", "float16") if stored in ("bfloat16", "int8") else ("float16", "bfloat16")
-        )
+        half = choose_half("auto", stored)
+        types = (half, "float16" if half == "bfloat16" else "bfloat16")
+    if name == FP8:
+        check_fp8(device, dtype)
+        return FP8
     if name in ("auto", *types):
         return types[0] if name == "auto" else name
     where = "on the CPU" if device.type == "cpu" else "for this model on a GPU"
+    if device.type != "cpu" and dtype != "float32":
+        types = (*types, "fp8")
     raise ValueError(
         f'kv_cache_dtype must be "auto" or one of {", ".join(types)} {where}, got {name!r}'
     )
+
+
+def check_fp8(device: Device, dtype: str) -> None:
+    """Raises where keys and values in fp8 do not go with a device, or with a type of weights."""
+    if device.type == "cpu":
+        raise NotImplementedError(
+            'kv_cache_dtype="fp8" is for GPUs: on the CPU pass "bfloat16", which halves the memory '
+            "of float32"
+        )
+    if dtype == "float32":
+        raise ValueError(
+            'kv_cache_dtype="fp8" goes with weights in float16, bfloat16 or int8, these are '
+            'float32: pass dtype="bfloat16" or "float16", too'
+        )
+
+
+def choose_half(kv_cache_dtype: str, stored: str) -> str:
+    """The 16-bit type on a GPU of what is no int8 in an int8 model: that of the keys and values
+    where these have one, else bfloat16 where the checkpoint, or a converted model's tables, are,
+    else float16."""
+    if kv_cache_dtype in ("float16", "bfloat16"):
+        return kv_cache_dtype
+    return "bfloat16" if stored in ("bfloat16", "int8") else "float16"
 
 
 def choose_packed(device: str, dtype: str, stored: str) -> tuple[Device, str]:

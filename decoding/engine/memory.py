@@ -14,7 +14,7 @@ from decoding.engine.limits import EngineLimits, Limits
 STEP = "step"
 PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a step has the rest
     "encoder and prompt": ("encoder.", "prompt."),
-    "keys and values": ("k_pages", "v_pages"),
+    "keys and values": ("k_pages", "v_pages", "k_scales", "v_scales"),
     STEP: (),
 }
 LABEL = 38  # columns of a part's name

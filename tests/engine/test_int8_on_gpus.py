@@ -131,7 +131,7 @@ def test_types_beside_int8() -> None:
     }
     assert found == dict(float32="float16", float16="float16", bfloat16="bfloat16", int8="bfloat16")
     assert beside("bfloat16", "float32") == "bfloat16" and beside("fp16", "int8") == "float16"
-    with pytest.raises(ValueError, match="one of float16, bfloat16 for this model .* 'float32'"):
+    with pytest.raises(ValueError, match="one of float16, bfloat16, fp8 for .* 'float32'"):
         beside("float32", "float32")
     with pytest.raises(ValueError, match="converted to bfloat16 is for the CPU: load the check"):
         devices.choose_packed("cuda:0", "auto", "bfloat16")

@@ -101,5 +101,5 @@ def test_types_that_there_are_not() -> None:
     gpu = Device("cuda", 0)
     for name in ("auto", "float16", torch.float16):
         assert devices.choose_kv_cache_dtype(name, gpu, "float16", "float32") == "float16"
-    with pytest.raises(ValueError, match="one of float16 for this model on a GPU, got 'bfloat16'"):
+    with pytest.raises(ValueError, match="one of float16, fp8 for this model on a GPU, got"):
         devices.choose_kv_cache_dtype("bfloat16", gpu, "float16", "bfloat16")

@@ -244,3 +244,9 @@ def test_refused_options(changed: dict[str, Any], message: str, tmp_path: Path) 
 def test_dynamic_taps_are_a_softmax(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="weight_softmax=False is not supported, only True"):
         load(oracle("dynamic").write(tmp_path / "model.pt", weight_softmax=False))
+
+
+@pytest.mark.gpu
+def test_keys_in_fp8_are_refused(theirs: LightConv, tmp_path: Path) -> None:
+    with pytest.raises(decoding.Error, match="a decoder of convolutions keeps inputs and no keys"):
+        ours(theirs, tmp_path, "cuda", dtype="float16", kv_cache_dtype="fp8")

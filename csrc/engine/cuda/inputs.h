@@ -34,7 +34,7 @@ inline int64_t select_arrivals(const Limits& limits) {
 }
 
 // What it is made from must outlive it.
-template <typename T>
+template <typename T, typename C>
 class CudaReader {
  public:
   // collective: null where the model is whole.
@@ -42,7 +42,7 @@ class CudaReader {
              cuda::Matmul& matmul, cuda::Collective* collective)
       : spec_(spec), weights_(weights), device_(device), matmul_(matmul), collective_(collective) {}
 
-  void bind(const Workspace<T>& w, const Cache<T>& cache, int32_t* arrivals, const Limits& limits) {
+  void bind(const Workspace<T>& w, const Cache<C>& cache, int32_t* arrivals, const Limits& limits) {
     graphs_.clear();
     w_ = w;
     cache_ = cache;
@@ -112,7 +112,7 @@ class CudaReader {
     read_labelled(pass(stream), labelled);
   }
 
-  Pass<cuda::SplitStream, T, T> pass(cuda::SplitStream& stream) const {
+  Pass<cuda::SplitStream, T, C> pass(cuda::SplitStream& stream) const {
     return {stream, spec_, weights_, w_, cache_, limits_};
   }
 
@@ -152,7 +152,7 @@ class CudaReader {
   cuda::Matmul& matmul_;
   cuda::Collective* const collective_;
   Workspace<T> w_{};
-  Cache<T> cache_{};
+  Cache<C> cache_{};
   int32_t* arrivals_ = nullptr;
   Limits limits_{};
   std::map<Size, std::optional<cuda::Graph>> graphs_;  // none: the size came once

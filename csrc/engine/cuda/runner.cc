@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/cuda/cache_types.h"
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/product_memory.h"
 #include "engine/cuda/request_class.h"
@@ -26,7 +27,7 @@ constexpr int kPlaces = 2;             // of a pass, for each row
 constexpr size_t kStaging = 32 << 20;  // bytes
 constexpr int kPagesOfLaunch = 16;     // that are copied in one launch
 
-template <typename T>
+template <typename T, typename C>
 class CudaRunner : public Runner {
   using Class = CudaClass<T>;
 
@@ -42,6 +43,7 @@ class CudaRunner : public Runner {
         steps_(spec_, weights_, device_, matmul_, collective_.get()),
         reader_(spec_, weights_, memory_, all_, staging_) {
     check_split<T>(spec, collective_.get());
+    check_cache<C>(spec, device_);
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
   }
 
@@ -54,7 +56,7 @@ class CudaRunner : public Runner {
 
   Arena plan(const RunnerLimits& limits) const override {
     Arena arena;
-    CudaRunnerMemory<T> memory;
+    CudaRunnerMemory<T, C> memory;
     take(arena, limits, memory);
     return arena;
   }
@@ -280,12 +282,12 @@ class CudaRunner : public Runner {
             .input_rows = limits.classes * limits.rows};
   }
 
-  void take(Arena& arena, const RunnerLimits& limits, CudaRunnerMemory<T>& memory) const {
+  void take(Arena& arena, const RunnerLimits& limits, CudaRunnerMemory<T, C>& memory) const {
     const Limits all = limits_of(limits, kPlaces);
     memory.w = Workspace<T>(
         arena, spec_, all, kRowAlignment,
         [&](auto& w) {
-          memory.cache = Cache<T>(arena, spec_, all);
+          memory.cache = Cache<C>(arena, spec_, all);
           StepScratch& scratch = memory.scratch = StepScratch(arena, all);
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {arrivals_of(limits)});
           scratch.perturbed = arena.take<float>("perturbed", {all.rows(), w.logits_stride});
@@ -416,38 +418,28 @@ class CudaRunner : public Runner {
   cudaStream_t handle_ = nullptr;
   RunnerLimits limits_{};
   Limits all_{};
-  CudaRunnerMemory<T> memory_;
+  CudaRunnerMemory<T, C> memory_;
   CudaStaging staging_;
   OverflowMemory<cuda::PinnedMemory> overflow_;
   HostPages<cuda::PinnedMemory> host_pages_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
-  CudaSteps<T> steps_;
-  CudaTextReader<T> reader_;
+  CudaSteps<T, C> steps_;
+  CudaTextReader<T, C> reader_;
   int64_t launched_ = 0, looks_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device,
+                                         WeightKind kind, WeightKind cache, int device,
                                          std::shared_ptr<cuda::Collective> collective,
                                          bool deterministic, bool detect_overflow) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
-  const auto make = [&]<typename T>() {
-    return std::make_unique<CudaRunner<T>>(spec, weights, device, std::move(collective),
-                                           deterministic, detect_overflow);
-  };
-  switch (kind) {
-    case WeightKind::float32:
-      return make.template operator()<float>();
-    case WeightKind::float16:
-      return make.template operator()<cuda::half>();
-    case WeightKind::bfloat16:
-      return make.template operator()<cuda::bfloat16>();
-    default:
-      throw Error("these weights have no CUDA engine");
-  }
+  return for_cache_types(kind, cache, [&]<typename T, typename C>() -> std::unique_ptr<Runner> {
+    return std::make_unique<CudaRunner<T, C>>(spec, weights, device, std::move(collective),
+                                              deterministic, detect_overflow);
+  });
 }
 
 }  // namespace decoding

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/cuda/cache_types.h"
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/product_memory.h"
 #include "engine/cuda/select.h"
@@ -31,7 +32,7 @@ namespace {
 constexpr int kAhead = 2;
 constexpr int kRowAlignment = 8;  // elements: of each row of logits, for accesses of 16 bytes
 
-template <typename T>
+template <typename T, typename C>
 class CudaSession : public Session {
  public:
   // The device must be the current one.
@@ -47,6 +48,7 @@ class CudaSession : public Session {
         host_state_(static_cast<volatile StepState*>(host_state_memory_.data())),
         reader_(spec_, weights_, device_, matmul_, collective_.get()) {
     check_split<T>(spec, collective_.get());
+    check_cache<C>(spec, device_);
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
   }
 
@@ -241,7 +243,7 @@ class CudaSession : public Session {
 
   // What lies beside the workspace.
   struct Buffers {
-    Cache<T> cache;
+    Cache<C> cache;
     CudaConfig config;
     StepScratch scratch;
     uint8_t* products = nullptr;
@@ -259,7 +261,7 @@ class CudaSession : public Session {
     return Workspace<T>(
         arena, spec_, limits, kRowAlignment,
         [&](auto& w) {
-          buffers.cache = Cache<T>(arena, spec_, limits);
+          buffers.cache = Cache<C>(arena, spec_, limits);
           buffers.config = CudaConfig(arena, limits, d.vocab);
           StepScratch& scratch = buffers.scratch = StepScratch(arena, limits);
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(limits)});
@@ -365,7 +367,7 @@ class CudaSession : public Session {
   cuda::SplitStream stream() { return {stream_, device_, matmul_, collective_.get()}; }
 
   void pass(cuda::SplitStream& stream, int sentences) {
-    const Pass<cuda::SplitStream, T, T> pass{stream, spec_, weights_, w_, buffers_.cache, limits_};
+    const Pass<cuda::SplitStream, T, C> pass{stream, spec_, weights_, w_, buffers_.cache, limits_};
     const StepRows rows = step_rows(pass, sentences, key_.beams, key_.guided);
     output_logits(pass, decoder_layers(pass, rows), rows.total());
     if (is_contrastive(request_.search)) keep_hidden(pass, rows);
@@ -391,7 +393,7 @@ class CudaSession : public Session {
   Workspace<T> w_{};
   Buffers buffers_{};
   OverflowMemory<cuda::PinnedMemory> overflow_;
-  CudaReader<T> reader_;
+  CudaReader<T, C> reader_;
   CudaTransfers transfers_;
   cuda::PinnedMemory config_memory_;
   std::map<StepKey, Step> steps_;
@@ -405,25 +407,15 @@ class CudaSession : public Session {
 }  // namespace
 
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device,
+                                           WeightKind kind, WeightKind cache, int device,
                                            std::shared_ptr<cuda::Collective> collective,
                                            bool deterministic, bool detect_overflow) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
-  const auto make = [&]<typename T>() {
-    return std::make_unique<CudaSession<T>>(spec, weights, device, std::move(collective),
-                                            deterministic, detect_overflow);
-  };
-  switch (kind) {
-    case WeightKind::float32:
-      return make.template operator()<float>();
-    case WeightKind::float16:
-      return make.template operator()<cuda::half>();
-    case WeightKind::bfloat16:
-      return make.template operator()<cuda::bfloat16>();
-    default:
-      throw Error("these weights have no CUDA engine");
-  }
+  return for_cache_types(kind, cache, [&]<typename T, typename C>() -> std::unique_ptr<Session> {
+    return std::make_unique<CudaSession<T, C>>(spec, weights, device, std::move(collective),
+                                               deterministic, detect_overflow);
+  });
 }
 
 }  // namespace decoding

@@ -21,17 +21,17 @@
 namespace decoding {
 
 // What the passes of a runner and its classes share.
-template <typename T>
+template <typename T, typename C>
 struct CudaRunnerMemory {
   Workspace<T> w;
-  Cache<T> cache;
+  Cache<C> cache;
   StepScratch scratch;
   uint8_t* products = nullptr;
   std::vector<CudaClass<T>> classes;
 };
 
 // What it is made from must outlive it.
-template <typename T>
+template <typename T, typename C>
 class CudaSteps {
   using Class = CudaClass<T>;
 
@@ -43,7 +43,7 @@ class CudaSteps {
 
   // Places the rows of every class with sentences; false: there is none. Wide searches come first,
   // whose attention takes longest.
-  bool lay_out(CudaRunnerMemory<T>& memory) {
+  bool lay_out(CudaRunnerMemory<T, C>& memory) {
     memory_ = &memory;
     stepping_.clear();
     for (Class& c : memory.classes) {
@@ -161,12 +161,12 @@ class CudaSteps {
   }
 
   void pass(cuda::SplitStream stream) const {
-    std::vector<StepPart<cuda::SplitStream, T, T>> parts;
+    std::vector<StepPart<cuda::SplitStream, T, C>> parts;
     parts.reserve(stepping_.size());
     for (const Class* c : stepping_) {
       parts.push_back({{stream, spec_, weights_, c->w, memory_->cache, c->limits}, c->rows()});
     }
-    const Norm norm = decoder_layers(StepParts<cuda::SplitStream, T, T>(parts));
+    const Norm norm = decoder_layers(StepParts<cuda::SplitStream, T, C>(parts));
     output_logits(parts.front().pass, norm, rows());
   }
 
@@ -189,7 +189,7 @@ class CudaSteps {
   const cuda::Device& device_;
   cuda::Matmul& matmul_;
   cuda::Collective* const collective_;
-  CudaRunnerMemory<T>* memory_ = nullptr;
+  CudaRunnerMemory<T, C>* memory_ = nullptr;
   std::map<std::vector<Place>, Step> steps_;
   std::vector<Class*> stepping_;         // in the order of their rows
   std::vector<Place> key_;               // of the present step

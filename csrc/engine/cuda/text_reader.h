@@ -22,12 +22,12 @@
 namespace decoding {
 
 // What it is made from must outlive it.
-template <typename T>
+template <typename T, typename C>
 class CudaTextReader {
  public:
   // all: the rows of all classes, as sentences of one row.
   CudaTextReader(const ModelSpec& spec, const ModelWeights& weights,
-                 const CudaRunnerMemory<T>& memory, const Limits& all, CudaStaging& staging)
+                 const CudaRunnerMemory<T, C>& memory, const Limits& all, CudaStaging& staging)
       : spec_(spec), weights_(weights), memory_(memory), all_(all), staging_(staging) {}
 
   // Other memory is bound.
@@ -79,7 +79,7 @@ class CudaTextReader {
     w.partial = memory_.w.partial;
     w.split_counters = memory_.w.split_counters;
     const auto pass = [&](cuda::SplitStream& on) {
-      return Pass<cuda::SplitStream, T, T>{on, spec_, weights_, w, memory_.cache, c.limits};
+      return Pass<cuda::SplitStream, T, C>{on, spec_, weights_, w, memory_.cache, c.limits};
     };
     const auto row = [&](int i) {
       return StepRows{.state = memory_.w.all_state,
@@ -102,7 +102,7 @@ class CudaTextReader {
   static constexpr size_t kSizes = 128;     // that are remembered
   using Key = std::pair<PackedSize, bool>;  // the flag: whether all texts are whole
 
-  Pass<cuda::SplitStream, T, T> pass(cuda::SplitStream& stream) const {
+  Pass<cuda::SplitStream, T, C> pass(cuda::SplitStream& stream) const {
     return {stream, spec_, weights_, memory_.w, memory_.cache, all_};
   }
 
@@ -142,7 +142,7 @@ class CudaTextReader {
 
   const ModelSpec& spec_;
   const ModelWeights& weights_;
-  const CudaRunnerMemory<T>& memory_;
+  const CudaRunnerMemory<T, C>& memory_;
   const Limits& all_;
   CudaStaging& staging_;
   std::map<Key, std::optional<cuda::Graph>> graphs_;  // none: the size came once

@@ -43,11 +43,17 @@ inline const char* type_name<BFloat16>() {
   return "bfloat16";
 }
 
+template <>
+inline const char* type_name<Float8>() {
+  return "float8_e4m3fn";
+}
+
 template <typename C>
 struct Cache {
   // Layer after layer, each with Nkv heads of its own: layer i begins at kv_before(i) times the
   // other numbers.
   C *k_pages, *v_pages;  // [L][Nkv, pages, kPageSize, D], see kernels/attention/pages.h
+  float *k_scales = nullptr, *v_scales = nullptr;  // [L][Nkv, pages, kPageSize], of e4m3
   int64_t pages;
   int64_t heads;  // of keys and values, in all layers
   int head_dim;
@@ -69,12 +75,21 @@ struct Cache {
     pages = pages_of(spec, limits);
     k_pages = a.take<C>("k_pages", {heads, pages, kPageSize, d.head_dim});
     v_pages = a.take<C>("v_pages", {heads, pages, kPageSize, d.head_dim});
+    if constexpr (kIsFloat8<C>) {
+      k_scales = a.take<float>("k_scales", {heads, pages, kPageSize});
+      v_scales = a.take<float>("v_scales", {heads, pages, kPageSize});
+    }
   }
 
   // Layer i's.
   PagePool<C> pool(const StackSpec& decoder, int i) const {
     const int64_t before = decoder.kv_before(i) * kPageSize * pages;
-    return {k_pages + before, v_pages + before, static_cast<int>(pages)};
+    PagePool<C> pool{k_pages + before, v_pages + before, static_cast<int>(pages)};
+    if constexpr (kIsFloat8<C>) {
+      pool.k_scales = k_scales + before / head_dim;
+      pool.v_scales = v_scales + before / head_dim;
+    }
+    return pool;
   }
 
   // Layer i's inputs of rows from `row` on.
@@ -83,13 +98,23 @@ struct Cache {
     return inputs + before * decoder.convolution->widest_kernel();
   }
 
-  // A page has a stretch of memory in each head: of keys, and then as many of values.
-  int64_t stretches() const { return 2 * heads; }
-  int64_t stretch_size() const { return int64_t{kPageSize} * head_dim; }  // elements
-  C* stretch(int32_t page, int64_t i) const {
-    return (i < heads ? k_pages : v_pages) + (i % heads * pages + page) * stretch_size();
+  // A page has a stretch of memory in each head: of keys, as many of values, and where they have
+  // scales, of these. Calls call(stretch, bytes) for each.
+  template <typename Call>
+  void each_stretch(int32_t page, Call&& call) const {
+    const auto each = [&](auto* first, int64_t size) {
+      for (int64_t i = 0; i < heads; ++i) {
+        call(first + (i * pages + page) * size, sizeof(*first) * size);
+      }
+    };
+    each(k_pages, int64_t{kPageSize} * head_dim);
+    each(v_pages, int64_t{kPageSize} * head_dim);
+    if constexpr (kIsFloat8<C>) each(k_scales, kPageSize), each(v_scales, kPageSize);
   }
-  size_t page_bytes() const { return sizeof(C) * stretches() * stretch_size(); }
+  size_t page_bytes() const {
+    const size_t scale = kIsFloat8<C> ? sizeof(float) : 0;
+    return 2 * heads * kPageSize * (sizeof(C) * head_dim + scale);
+  }
 };
 
 }  // namespace decoding

@@ -123,7 +123,9 @@ void self_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>& 
   const auto block = enter_block(stack, stack.layer(i).self_norm);
   if (stack.spec.convolution) {
     make_convolution(stack, i, block);
-    for (const auto& part : parts) decode_convolution(part, stack, i);
+    if constexpr (!kIsFloat8<C>) {  // which sessions refuse
+      for (const auto& part : parts) decode_convolution(part, stack, i);
+    }
   } else {
     first_product(stack, stack.layer(i).qkv, block, stack.a.qkv);
     attend(parts, [&](const auto& part) { return history_params(part, i); });
