@@ -26,6 +26,7 @@ def load_models(args: argparse.Namespace) -> dict[str, decoding.Engine | decodin
             directory,
             device=args.device,
             dtype=args.dtype,
+            kv_cache_dtype=args.kv_cache_dtype,
             threads=args.threads,
             download=args.download,
             tensor_parallel=args.tensor_parallel,
