@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import platform
 import random
 import sys
 import tempfile
@@ -128,6 +129,13 @@ def written(size: int) -> npt.NDArray[np.uint8]:
     found = block(size)
     found.fill(0)
     return found
+
+
+def frees_interned() -> bool:
+    """Whether an interned string that nobody uses goes. In the first releases of Python 3.12 it is
+    immortal (CPython's issue 113993), as is each name in a Path: there memory grows for ever."""
+    immortal = 1 << 30  # references, or more
+    return sys.getrefcount(sys.intern(f"{COME_AND_GO} and one")) < immortal
 
 
 def settle_interned() -> None:
@@ -321,6 +329,11 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if not frees_interned():
+        parser.error(
+            f"Python {platform.python_version()} keeps every interned string, so that its memory "
+            "grows: take the newest 3.12, or another Python"
+        )
     ctypes.CDLL(None).mallopt(ARENA_MAX, 1)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
