@@ -93,6 +93,23 @@ def gradients(model: torch.nn.Module, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
+def test_gradients_have_the_same_bits_every_time(device: str) -> None:
+    """Of every module, with the masks of one seed. On a GPU embeddings need torch's setting."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    # warn_only: cuBLAS has a setting of its own, for several streams.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        found = []
+        for _ in range(2):
+            model, *_ = small(dropout=0.3)
+            ids, labels = torch.randint(11, (2, 500, 5)).to(device)
+            found.append(gradients(model.to(device), model(ids, labels)))
+    finally:
+        torch.use_deterministic_algorithms(enabled)
+    for first, second in zip(*found, strict=True):
+        assert_same_bits(first.cpu(), second.cpu())
+
+
 def test_fuse_takes_torchs_modules_in_their_place() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
