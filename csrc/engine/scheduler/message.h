@@ -37,8 +37,11 @@ class MessageWriter {
   template <typename T>
   void put_all(std::span<const T> values) {
     static_assert(std::is_trivially_copyable_v<T>);
-    const auto bytes = std::as_bytes(values);
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    if (values.empty()) return;
+    const size_t size = bytes_.size();
+    // Not an insert, of whose copies g++ 12 warns in vain.
+    bytes_.resize(size + values.size_bytes());
+    std::memcpy(bytes_.data() + size, values.data(), values.size_bytes());
   }
 
   std::vector<std::byte> bytes_;
