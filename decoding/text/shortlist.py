@@ -66,7 +66,7 @@ class Shortlist:
         try:
             npz.read_headers(archive, MOST_BYTES)
             candidates, frequent, target_ids = (npz.read_array(archive, name) for name in NAMES)
-            return cls(candidates, frequent, int(target_ids))
+            return cls(candidates, frequent, int(target_ids.item()))
         except (TypeError, ValueError) as error:
             raise ModelFileError(
                 f"{path} is no shortlist, or a damaged one: {short(error)}; make one with "
