@@ -31,8 +31,8 @@ TESTS = (
     "tests/training/test_nn_operators.py",
 )
 BUT = "not compiled"  # torch.compile itself needs a compiler
-# What the tests import.
-TEST_PACKAGES = ("hypothesis", "pytest", "pytest-timeout", "sacrebleu", "transformers==5.23.*")
+# What the tests import beside the extra `compare`.
+TEST_PACKAGES = ("hypothesis", "pytest", "pytest-timeout")
 
 
 class Environment:
@@ -75,12 +75,12 @@ def first_translation(environment: Environment, wheel: Path, torch: str) -> floa
     return seconds
 
 
-def run_tests(environment: Environment) -> None:
+def run_tests(environment: Environment, wheel: Path) -> None:
     """Tests of the checkout, without its sources beside them."""
     for folder in ("tests", "models/demo"):
         shutil.copytree(ROOT / folder, environment.work / folder)
     shutil.copy(ROOT / "pyproject.toml", environment.work)
-    environment.install(*TEST_PACKAGES)
+    environment.install(f"{wheel.resolve()}[compare]", *TEST_PACKAGES)
     print(environment.run("python", "-m", "pytest", *TESTS, "-k", BUT), end="")
 
 
@@ -98,7 +98,7 @@ def main() -> int:
         if seconds > args.limit:
             print(f"that is more than {args.limit:g} s", file=sys.stderr)
             return 1
-        run_tests(environment)
+        run_tests(environment, args.wheel)
     return 0
 
 

@@ -16,6 +16,7 @@ import decoding
 from decoding.models.files import Directory
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
 from decoding.text.tokenizers.files import files_of
+from tests.support.comparison import needs_newest
 from tests.support.vocabularies import TEXT
 from tests.text.trained_tokenizers import trained
 
@@ -191,6 +192,7 @@ def both(pair: tuple[Tokenizer, Any], *args: Any, **options: Any) -> tuple[Any, 
     return results[0], results[1]
 
 
+@needs_newest
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize(
@@ -298,6 +300,7 @@ def test_a_saved_model_keeps_its_templates(tmp_path: Path) -> None:
     }
 
 
+@needs_newest
 def test_the_sandbox(pair: tuple[Tokenizer, Any]) -> None:
     for template in (
         "{{ messages.append(1) }}",

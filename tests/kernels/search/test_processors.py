@@ -16,6 +16,7 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 from decoding import _kernels as kernels
 from tests.conftest import Place, assert_same_bits
 from tests.kernels.search.processed_search import INF, Search
+from tests.support.comparison import needs_newest
 
 
 def assert_same(ours: Tensor, theirs: Tensor) -> None:
@@ -56,6 +57,7 @@ DRAWN: dict[str, Callable[[random.Random], Any]] = {
 }
 
 
+@needs_newest
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("step", [1, 2, 9])
 @pytest.mark.parametrize("beams", [1, 3])
@@ -102,6 +104,7 @@ def random_case(seed: int) -> tuple[Search, dict[str, Any], bool]:
     return search, options, beams > 1
 
 
+@needs_newest
 @pytest.mark.parametrize("batch", range(10))
 def test_random_compositions(batch: int, place: Place) -> None:
     for seed in range(100 * batch, 100 * batch + 30):
@@ -124,6 +127,7 @@ def test_stages_one_by_one_are_the_whole(place: Place) -> None:
         torch.testing.assert_close(scores[: len(whole)], whole, rtol=0, atol=1e-6)
 
 
+@needs_newest
 @pytest.mark.parametrize("beams", [1, 2])
 def test_guidance(beams: int, place: Place) -> None:
     search = Search(5, beams=beams)
