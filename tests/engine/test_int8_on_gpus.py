@@ -54,14 +54,15 @@ def test_panels_become_rows(packer: Packer) -> None:
         panels = np.empty(panel_shape(outputs, inputs, "int8"), np.int8)
         lines = torch.zeros(-(-outputs // 64) * 64, -(-inputs // 4) * 4, dtype=torch.int8)
         lines[:outputs, :inputs] = numbers
-        panels[:] = lines.view(len(panels), 64, -1, 4).transpose(1, 2).reshape(panels.shape)
+        tiles = lines.view(len(panels), 64, -1, 4).transpose(1, 2)
+        panels[:] = tiles.reshape(panels.shape).numpy()
         rows = np.full((outputs, int8_stride(inputs)), 77, np.int8)
         packer.interleave(rows, panels, inputs)
         assert torch.equal(torch.from_numpy(rows), int8_rows(numbers))
         # The order that the contract writes down.
         order = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]
         whole = np.zeros((outputs, int8_stride(inputs)), np.int8)
-        whole[:, :inputs] = numbers
+        whole[:, :inputs] = numbers.numpy()
         assert (rows == whole.reshape(outputs, -1, 16)[:, :, order].reshape(rows.shape)).all()
 
 
