@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from decoding import _C
 from decoding.serving.process import OwnProcess
-from decoding.serving.request import Told, Waiter, engine_failed, is_end
+from decoding.serving.request import Told, Waiter, engine_failed, is_end, settle
 
 if TYPE_CHECKING:
     import asyncio
@@ -155,9 +155,3 @@ def wake(waiters: Iterable[Waiter]) -> None:
     for loop, ready in futures.items():
         with contextlib.suppress(RuntimeError):  # it is closed, with all that waited in it
             loop.call_soon_threadsafe(settle, ready)
-
-
-def settle(futures: Iterable[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)

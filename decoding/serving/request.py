@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from decoding import _C
@@ -174,7 +174,8 @@ class Request(Generic[Result]):
             if self._changed is not None:
                 self._changed.notify_all()
             due = [waiter for waiter in self._waiters if self._reached(waiter.least)]
-            self._waiters = tuple(waiter for waiter in self._waiters if waiter not in due)
+            if due:
+                self._waiters = tuple(waiter for waiter in self._waiters if waiter not in due)
             return due
 
     def _reached(self, count: float) -> bool:
@@ -202,8 +203,9 @@ class Request(Generic[Result]):
         with self._owner.lock:
             if self._reached(count):
                 return
-            self._waiters = (*self._waiters, waiter)
-        alarm = None if timeout is None else loop.call_later(timeout, self._give_up, waiter)
+            left = (each for each in self._waiters if not each.future.done())
+            self._waiters = (*left, waiter)
+        alarm = None if timeout is None else loop.call_later(timeout, settle, [waiter.future])
         try:
             await waiter.future
         except asyncio.CancelledError:
@@ -212,13 +214,6 @@ class Request(Generic[Result]):
         finally:
             if alarm is not None:
                 alarm.cancel()
-
-    def _give_up(self, waiter: Waiter) -> None:
-        """Lets a coroutine go on before what it waits for."""
-        with self._owner.lock:
-            self._waiters = tuple(each for each in self._waiters if each is not waiter)
-        if not waiter.future.done():
-            waiter.future.set_result(None)
 
     @property
     def _returned(self) -> int:
@@ -267,6 +262,13 @@ def engine_failed(error: BaseException) -> _C.Error:
     """What those hear whose engine could not go on."""
     kind = OutOfMemoryError if isinstance(error, MemoryError) else _C.Error
     return kind(f"the engine failed: {error}")
+
+
+def settle(futures: Iterable[asyncio.Future[None]]) -> None:
+    """Lets coroutines go on. For their event loop."""
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
 def is_end(told: Told) -> bool:
