@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import string
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from decoding.models.files import Directory, ModelFileError, read_bytes, short
 from decoding.text.rows import Rows
 from decoding.text.tokenizers.base import Tokenizer, before_last
 from decoding.text.tokenizers.encoding import Row, Truncation
-from decoding.text.tokenizers.pieces import BYTE, WORD_START
+from decoding.text.tokenizers.pieces import WORD_START
 
 CUTTING = threading.Lock()  # a tokenizer that cuts texts serves one call at a time
 
@@ -177,13 +179,14 @@ class BackendTokenizer(Tokenizer):
         """Neighbouring tokens of bytes are decoded together, and are all U+FFFD if one is."""
         if not self._falls_back:
             return len(ids)
-        return before_last(
-            ids,
-            lambda number: (
-                BYTE.fullmatch(self.backend.id_to_token(number) or "") is not None
-                or number in self._special
-            ),
-        )
+        return before_last(ids, self._joining.__contains__)
+
+    @cached_property
+    def _joining(self) -> set[int]:
+        """Ids of tokens of bytes, and special ones, which have no text."""
+        digits = product(string.hexdigits, repeat=2)
+        found = (self.backend.token_to_id(f"<0x{high}{low}>") for high, low in digits)
+        return self._special.union(number for number in found if number is not None)
 
     @property
     def can_clean_up(self) -> bool:
