@@ -38,12 +38,12 @@ class Answers:
     began: float
     top: int = -1
     echo: bool = False
-    generated: int = 0  # tokens, those of choices included that are not shown
+    given: int = field(init=False)  # tokens
+    generated: int = 0  # those of choices included that are not shown
     created: float = field(default_factory=time.time)
 
-    @property
-    def given(self) -> int:
-        return sum(len(prompt.ids) for prompt in self.prompts)
+    def __post_init__(self) -> None:
+        self.given = sum(len(prompt.ids) for prompt in self.prompts)
 
     async def of(self, index: int) -> list[Piece]:
         """The choices of a prompt, each in one piece, as many as are wanted."""
