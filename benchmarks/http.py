@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -115,7 +116,7 @@ def main() -> None:
     try:
         for together in (1, 16):
             compare_plain(alone, server.pid, options, together)
-        compare_streams(alone, options)
+        compare_streams(alone, server.pid, options)
     finally:
         server.terminate()
         server.wait()
@@ -141,16 +142,22 @@ def compare_plain(alone: Alone, server: int, options: argparse.Namespace, togeth
     )
 
 
-def compare_streams(alone: Alone, options: argparse.Namespace) -> None:
-    count, tokens, ours, http = options.streams, options.tokens, list[float](), list[float]()
+def compare_streams(alone: Alone, server: int, options: argparse.Namespace) -> None:
+    count, tokens = options.streams, options.tokens
+    works = {"over HTTP": (server, streams), "without": (os.getpid(), alone.streams)}
+    rates: dict[str, list[float]] = {name: [] for name in works}
+    costs: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(options.rounds):
-        for work, found in ((streams, http), (alone.streams, ours)):
-            began = time.perf_counter()
+        for name, (process, work) in works.items():
+            began, before = time.perf_counter(), cpu_of(process)
             asyncio.run(work(count, tokens))
-            found.append(count * tokens / (time.perf_counter() - began))
-    over, under = statistics.median(http), statistics.median(ours)
+            rates[name].append(count * tokens / (time.perf_counter() - began))
+            costs[name].append(1e6 * (cpu_of(process) - before) / (count * tokens))
+    over, under = (statistics.median(found) for found in rates.values())
+    said = [f"{statistics.median(found):.1f} {name}" for name, found in costs.items()]
     print(
-        f"{count} streams: {over:.0f} tokens/s over HTTP, {under:.0f} without: {over / under:.2f}"
+        f"{count} streams: {over:.0f} tokens/s over HTTP, {under:.0f} without: "
+        f"{over / under:.2f}; us of CPU a token: {', '.join(said)}"
     )
 
 
