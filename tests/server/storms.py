@@ -16,6 +16,7 @@ import struct
 import time
 from typing import Any
 
+from decoding.server.run import collector_for_requests
 from tests.server.live import Live, raw
 from tests.server.models import STORIES, engine
 
@@ -23,7 +24,7 @@ LONG: dict[str, Any] = {"model": "stories", "prompt": "Once", "max_tokens": 480}
 LONG |= {"ignore_eos": True, "n": 8, "temperature": 1.0}
 RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: close() sends RST
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{"
-SOON = 30.0  # seconds to an answer after a storm, on a loaded machine
+SOON = 1.0  # seconds of processor time to an answer after a storm, since others may load a machine
 
 
 def reset(connection: socket.socket) -> None:
@@ -31,10 +32,10 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-def storm(live: Live, rounds: int, clients: int, seed: int = 0) -> float:
-    """The longest wait for the answer after a round, in seconds. Raises AssertionError for another
-    answer than before, and for what is left."""
-    rng, longest = random.Random(seed), 0.0
+def storm(live: Live, rounds: int, clients: int, seed: int = 0) -> tuple[float, float]:
+    """The longest wait for the answer after a round, and the most processor time of one, in
+    seconds. Raises AssertionError for another answer than before, and for what is left."""
+    rng, longest, busiest = random.Random(seed), 0.0, 0.0
     last = {**LONG, "n": 1, "seed": 1}
     expected = live.ask("/v1/completions", last).json["choices"]
     for _ in range(rounds):
@@ -47,12 +48,13 @@ def storm(live: Live, rounds: int, clients: int, seed: int = 0) -> float:
         rng.shuffle(connections)
         for connection in connections:
             reset(connection)
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.process_time()
         found = live.ask("/v1/completions", last)
         longest = max(longest, time.monotonic() - began)
-        assert found.json["choices"] == expected and longest < SOON, (found, longest)
+        busiest = max(busiest, time.process_time() - worked)
+        assert found.json["choices"] == expected and busiest < SOON, (found, busiest)
     live.assert_idle()
-    return longest
+    return longest, busiest
 
 
 def main() -> None:
@@ -61,10 +63,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=400)
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that have gone
-    with Live({"stories": engine(STORIES)}, max_queue=10_000) as live:
+    with collector_for_requests(), Live({"stories": engine(STORIES)}, max_queue=10_000) as live:
         for done in range(1, options.rounds + 1):
-            longest = storm(live, 1, options.clients, seed=done)
-            print(f"{done}: answered {longest:.2f} s after the storm", flush=True)
+            longest, busy = storm(live, 1, options.clients, seed=done)
+            said = f"answered {longest:.2f} s after the storm, {busy:.2f} s of processor time"
+            print(f"{done}: {said}", flush=True)
 
 
 if __name__ == "__main__":
