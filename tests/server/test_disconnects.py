@@ -139,7 +139,9 @@ def test_who_does_not_read_stalls_nobody() -> None:
 def test_who_does_not_read_is_left_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoding.server.connection.LATER", 0.0)
     model = decoding.load(STORIES, device="cpu", threads=1)
-    app = create_app(decoding.Engine(model), Settings(deadline=0.5))
+    engine = decoding.Engine(model)
+    engine.submit("Once", max_new_tokens=1).result()  # what is done once takes its time before
+    app = create_app(engine, Settings(deadline=1))
     body = {"prompt": "Once", "max_tokens": 20, "ignore_eos": True, "stream": True}
 
     async def main() -> None:
