@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from decoding.server.errors import ApiError
 from decoding.server.page import text
+from decoding.server.served import Served
 from tests.server.live import Live
+from tests.server.models import STORIES, engine
 from tests.support.browser import browse, in_browser
+from tests.support.demo import DEMO
 
 DESKTOP, PHONE = 1280, 500  # pixels; headless Chromium has no narrower window
 # Types into the page, and writes what it then shows into the title.
@@ -43,6 +47,8 @@ async function until(found) { while (!found()) await new Promise(go => setTimeou
   said.speed = $("speed").textContent;
   said.error = $("error").textContent;
   said.wider = wide();
+  show("translate");
+  await translate();
   document.title = JSON.stringify(said);
 })();
 </script></html>"""
@@ -61,6 +67,20 @@ def test_how_it_is_sent(live: Live) -> None:
     assert "connect-src 'self'" in said.headers["content-security-policy"]
 
 
+def played(
+    live: Live, width: int, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """What the page has shown to the user that SCRIPT plays."""
+    whole = text().replace("</html>", SCRIPT)
+    monkeypatch.setattr("decoding.server.page.text", lambda: whole)
+    options = [f"--window-size={width},900", "--timeout=20000", "--dump-dom"]
+    options += ["--virtual-time-budget=20000"]
+    dom = browse(f"{live.url}/", profile, *options)
+    [title] = re.findall(r"<title>(.*?)</title>", dom)
+    said: dict[str, Any] = json.loads(title.replace("&quot;", '"').replace("&amp;", "&"))
+    return said
+
+
 @in_browser
 class TestBrowser:
     """With the page's own script, and one that plays its user."""
@@ -69,13 +89,7 @@ class TestBrowser:
     def test_what_a_user_sees(
         self, width: int, live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        whole = text().replace("</html>", SCRIPT)
-        monkeypatch.setattr("decoding.server.page.text", lambda: whole)
-        options = [f"--window-size={width},900", "--timeout=20000", "--dump-dom"]
-        options += ["--virtual-time-budget=20000"]
-        dom = browse(f"{live.url}/", tmp_path, *options)
-        [title] = re.findall(r"<title>(.*?)</title>", dom)
-        said: dict[str, Any] = json.loads(title.replace("&quot;", '"').replace("&amp;", "&"))
+        said = played(live, width, tmp_path, monkeypatch)
         model = live.model("demo")
         assert said["translation"] == model.translate("Guten Morgen!", num_beams=4)
         found = model.translate("Guten Morgen!", num_beams=4, n_best=4, unique=True)
@@ -86,6 +100,23 @@ class TestBrowser:
         assert all(re.fullmatch(r"[\d.]+ %", share) for share in said["tokens"])
         assert said["error"] == "" and re.fullmatch(r"\d+ tokens/s, \d+ running", said["speed"])
         assert said["wide"] <= width and said["wider"] <= width
+
+    def test_models_that_are_split(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The page asks once for what they do not tell, and shows the rest."""
+
+        def refuse(served: Served, reads_again: bool) -> None:
+            if reads_again:
+                raise ApiError(400, "this model is split over processes")
+
+        monkeypatch.setattr(Served, "check_reads_again", refuse)
+        with Live({"demo": engine(DEMO), "stories": engine(STORIES)}) as live:
+            said = played(live, PHONE, tmp_path, monkeypatch)
+            model, responses = live.model("demo"), live.site.metrics.responses
+        assert said["translation"] == model.translate("Guten Morgen!", num_beams=4)
+        assert said["alternatives"] and said["on"] == ["Good"]
+        assert len(said["answer"]) > 20 and said["tokens"] == [] and said["error"] == ""
+        assert responses["/translate", 400] == responses["/v1/completions", 400] == 1
+        assert responses["/translate", 200] == 2 and responses["/v1/completions", 200] == 1
 
     @pytest.mark.parametrize("dark", [False, True])
     def test_screenshot(self, dark: bool, live: Live, tmp_path: Path) -> None:
