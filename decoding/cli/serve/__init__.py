@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--download", action="store_true", help="fetch a model of the hub that is not here yet")
     add_tensor_parallel_argument(parser)
     limits = parser.add_argument_group(
-        "limits; docs/how-to/serve.md has their defaults"
+        "limits; docs/how-to/http-server.md has their defaults"
     ).add_argument
     for name, kind, help in LIMITS:
         limits(f"--{name}", type=kind, metavar="N", help=help)
