@@ -56,6 +56,8 @@ class Call:
     def form(self, *lists: str) -> Fields:
         """The same of a body that may be an HTML form, too. lists: fields that may come again."""
         kind = self.header(b"content-type")
+        if kind.startswith("multipart/"):
+            raise ApiError(400, "the body must be JSON or a form that is urlencoded, not multipart")
         is_form = kind.startswith("application/x-www-form-urlencoded")
         return read_form(self.body, lists) if is_form and self.body[:1] != b"{" else self.fields()
 

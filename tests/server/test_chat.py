@@ -85,7 +85,7 @@ def test_logprobs_of_a_stream(client: Any, monkeypatch: pytest.MonkeyPatch) -> N
         ({"tool_choice": "required"}, "tool_choice must be none or auto"),
         ({"functions": []}, "functions is not supported: pass tools"),
         ({"chat_template_kwargs": {"tokenize": False}}, "must not set tokenize"),
-        ({"model": "stories"}, "no chat template"),
+        ({"model": "stories"}, "'stories' has no chat template: POST a text to /v1/completions"),
     ],
 )
 def test_errors(body: dict[str, Any], says: str, live: Live) -> None:

@@ -35,6 +35,14 @@ def test_libretranslate(live: Live) -> None:
     assert not settings["keyRequired"]
 
 
+def test_forms(live: Live) -> None:
+    body = b"q=Guten+Morgen!&source=de&target=en&alternatives=1"
+    said = live.ask("/translate", body, **{"Content-Type": "application/x-www-form-urlencoded"})
+    assert said.json["translatedText"] == "Good morning." and len(said.json["alternatives"]) == 1
+    said = live.ask("/translate", body, **{"Content-Type": "multipart/form-data; boundary=a"})
+    assert said.status == 400 and "not multipart" in said.json["error"]
+
+
 def test_alternatives_and_alignments(live: Live) -> None:
     model = live.model("demo")
     body = {"q": LINES[0], "source": "de", "target": "en", "alternatives": 3}

@@ -92,6 +92,10 @@ def check_text(fields: Fields) -> None:
 
 async def read_prompt(fields: Fields, served: Served, size: int) -> Prompt:
     """size: of the body."""
+    if not served.model.tokenizer.chat_template:
+        raise ApiError(
+            400, f"the model {served.name!r} has no chat template: POST a text to /v1/completions"
+        )
     messages = fields.pop("messages", None)
     if not isinstance(messages, list) or not messages:
         raise ApiError(400, "messages must be a list of at least one message", param="messages")
