@@ -172,27 +172,30 @@ def table(rows: Sequence[ServingRow]) -> Table:
 
 
 def compared(rows: Sequence[ServingRow]) -> Iterator[str]:
-    """How many times as much of ours as of each other provider, both at the best of their rates."""
+    """How many times as much of ours as of each other provider, both at the best of their rates.
+    Others' servers are compared with ours, engines with the engine."""
     best: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         found = best.setdefault((row.workload, row.provider), {"tokens": 0.0, "goodput": 0.0})
         for name in found:
             found[name] = max(found[name], getattr(row, name))
     for (workload, provider), theirs in best.items():
-        ours = best.get((workload, "ours"))
-        if ours and provider != "ours":
-            ratios = {name: ours[name] / (theirs[name] or math.nan) for name in ours}
+        name = "ours-http" if provider.endswith("-http") and provider != "ours-http" else "ours"
+        ours = best.get((workload, name))
+        if ours and provider != name:
+            ratios = {what: ours[what] / (theirs[what] or math.nan) for what in ours}
             said = ", ".join(f"{times(ratio) or '-'} times the {n}" for n, ratio in ratios.items())
-            yield f"{workload}: ours has {said} of {provider}"
-            yield at_equal_p99([row for row in rows if row.workload == workload], provider)
+            yield f"{workload}: {name} has {said} of {provider}"
+            yield at_equal_p99([row for row in rows if row.workload == workload], name, provider)
 
 
-def at_equal_p99(rows: Sequence[ServingRow], provider: str) -> str:
-    """What both serve at their rates whose p99 is at most that of ours at the best of its rates."""
-    best = max((row for row in rows if row.provider == "ours"), key=lambda row: row.served)
+def at_equal_p99(rows: Sequence[ServingRow], name: str, provider: str) -> str:
+    """What both serve at their rates whose p99 is at most that of ours at the best of its rates.
+    name: of ours."""
+    best = max((row for row in rows if row.provider == name), key=lambda row: row.served)
     theirs = [row for row in rows if row.provider == provider and row.e2e_p99 <= best.e2e_p99]
     served = max((row.served for row in theirs), default=0.0)
-    found = f"{best.workload}: within p99 {number(best.e2e_p99)} ms ours serves"
+    found = f"{best.workload}: within p99 {number(best.e2e_p99)} ms {name} serves"
     ratio = times(best.served / (served or math.nan)) or "-"
     return f"{found} {number(best.served)}/s, {ratio} times {provider}'s {number(served)}/s"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,19 @@ def test_serving_writes_its_rows(
     said = capsys.readouterr().out
     assert "gpt2-short float32, ours all at once" in said
     assert "gpt2-short: ours has " in said and "times the goodput of huggingface" in said
+
+
+def test_servers_are_compared_with_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serving, "Host", Here)
+    monkeypatch.setattr(serving, "save", saved)
+    given = "--workloads gpt2-words --providers ours ours-http huggingface-http --rates all"
+    assert serving.main([*given.split(), "--requests", "2", "--seconds", "0.1"]) == 0
+    said = capsys.readouterr().out
+    assert re.search("gpt2-words: ours has .* goodput of ours-http", said)
+    assert re.search("gpt2-words: ours-http has .* goodput of huggingface-http", said)
+    assert re.search("ms ours-http serves .* times huggingface-http's", said)
 
 
 def test_serving_goes_on_after_a_failure(
