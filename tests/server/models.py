@@ -18,8 +18,8 @@ STORIES = ROOT / "tests/data/stories260K"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ 'assistant:' }}"
 
 
-def engine(path: Path) -> decoding.Engine:
-    model = decoding.load(path, device="cpu", dtype="float32", threads=1)
+def engine(path: Path, device: str = "cpu") -> decoding.Engine:
+    model = decoding.load(path, device=device, dtype="float32", threads=1)
     return decoding.Engine(model, max_requests=16)
 
 

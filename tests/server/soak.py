@@ -16,6 +16,7 @@ import socket
 import tempfile
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that have gone
+    warnings.simplefilter("ignore")  # as `decoding serve` does: they are about clients' requests
     with tempfile.TemporaryDirectory() as folder:
         with Live(all_models(Path(folder)), max_queue=1000) as live:
             before = open_files()

@@ -12,6 +12,7 @@ import argparse
 import logging
 import random
 import socket
+import statistics
 import struct
 import time
 from typing import Any
@@ -30,6 +31,20 @@ SOON = 1.0  # seconds of processor time to an answer after a storm, since others
 def reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     connection.close()
+
+
+def seconds_to_go(live: Live, stream: bool) -> float:
+    """From the moment at which a client goes away until the engine has nothing of its request."""
+    engine = live.served("stories").engine
+    assert engine is not None
+    connection = raw(live, "/v1/completions", {**LONG, "stream": stream})
+    while not engine.stats()["running"]:
+        time.sleep(0.0005)
+    began = time.monotonic()
+    reset(connection)
+    while engine.stats()["running"]:
+        time.sleep(0.0005)
+    return time.monotonic() - began
 
 
 def storm(live: Live, rounds: int, clients: int, seed: int = 0) -> tuple[float, float]:
@@ -61,9 +76,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--clients", type=int, default=400)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that have gone
-    with collector_for_requests(), Live({"stories": engine(STORIES)}, max_queue=10_000) as live:
+    models = {"stories": engine(STORIES, options.device)}
+    with collector_for_requests(), Live(models, max_queue=10_000) as live:
+        for kind in ("plain", "streamed"):
+            found = [seconds_to_go(live, kind == "streamed") for _ in range(20)]
+            said = f"{1e3 * statistics.median(found):.1f} ms, at most {1e3 * max(found):.1f}"
+            print(f"who goes away has cancelled a {kind} request after {said}", flush=True)
         for done in range(1, options.rounds + 1):
             longest, busy = storm(live, 1, options.clients, seed=done)
             said = f"answered {longest:.2f} s after the storm, {busy:.2f} s of processor time"
