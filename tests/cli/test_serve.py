@@ -24,6 +24,7 @@ def test_arguments(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         f"--model {DEMO} --memory 5X": "must be bytes such as 500M or 4G, got '5X'",
         f"--model {DEMO} --deadline 0": "must be seconds above 0",
         f"--model {DEMO} --model demo={DEMO}": "two models are named demo: pass --model NAME=DIR",
+        f"--model {DEMO} --ssl-keyfile nowhere.pem": "there is no file 'nowhere.pem'",
         f"--model {DEMO} --max-beam 3": "did you mean --max-beams?",
         "--model nowhere": "nowhere",
         f"--model {DEMO} --api-key=": "an API key must not be empty",

@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"that each request must show; may be given again (default: {KEY}, or none)",
     )
     access("--cors-origin", action="append", metavar="URL", help="whose pages may ask; * for all")
-    access("--ssl-certfile", metavar="FILE", help="serve HTTPS with this certificate")
-    access("--ssl-keyfile", metavar="FILE", help="and this key")
+    access("--ssl-certfile", type=file, metavar="FILE", help="serve HTTPS with this certificate")
+    access("--ssl-keyfile", type=file, metavar="FILE", help="and this key")
     access("--no-page", action="store_true", help="show no page at /")
     add(
         "--drain",
@@ -81,6 +81,12 @@ def size(text: str) -> int:
     if not number.isdecimal() or int(number) < 1:
         raise argparse.ArgumentTypeError(f"must be bytes such as 500M or 4G, got {text!r}")
     return int(number) << (scale or 0)
+
+
+def file(text: str) -> str:
+    if not os.path.isfile(text):
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    return text
 
 
 def seconds(text: str) -> float:
