@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -177,13 +178,10 @@ def left(given: Given) -> Any:
             time.sleep(0.3)
             engine.close(drain=False)
             continue
-        request = engine.submit(ROWS[0], **LONG)
-        request.result()
-        while busy and engine.failure is None:
-            try:
+        with contextlib.suppress(decoding.Error):  # the other one may have gone by then
+            engine.submit(ROWS[0], **LONG).result()
+            while busy and engine.failure is None:
                 engine.submit(ROWS[0], **LONG)
-            except decoding.Error:
-                break
         until = time.monotonic() + 30
         while engine.failure is None and time.monotonic() < until:
             time.sleep(0.01)
