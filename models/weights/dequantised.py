@@ -31,7 +31,8 @@ OF_ACTIVATIONS = {
 def dequantised(state: Mapping[str, Weight], scheme: Scheme) -> dict[str, LazyTensor]:
     """The checkpoint with plain weights. Raises ValueError that names a scale that is missing or of
     another shape or type."""
-    tensors = {name: as_lazy(weight, name) for name, weight in state.items()}
+    # Not `weight`, which Python 3.12 would take below for a variable of this function (PEP 709).
+    tensors = {name: as_lazy(stored, name) for name, stored in state.items()}
     stems = [
         name.removesuffix("weight")
         for name, tensor in tensors.items()

@@ -24,6 +24,8 @@ class Ranks {
   virtual void fail(const std::string& why) = 0;
   // Whether some rank has left the present call with an error, or has ended. Any thread may ask.
   virtual bool is_torn() const = 0;
+  // Throws Error that names this rank.
+  virtual void check_torn() const = 0;
 };
 
 }  // namespace decoding

@@ -130,13 +130,13 @@ bool Collective::is_alive(int rank) const {
   return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-void Collective::check() const {
-  if (!is_broken()) return;
-  const Slot& lost = slot(lost_);
-  const bool failed = lost.failed.load(std::memory_order_acquire) == call();
-  throw Error("rank " + std::to_string(lost_) + " of " + std::to_string(size_) + " (process " +
-              std::to_string(lost.process) + ")" +
-              (failed ? " failed: " + std::string(lost.message)
+void Collective::check(int lost) const {
+  if (lost < 0) return;
+  const Slot& other = slot(lost);
+  const bool failed = other.failed.load(std::memory_order_acquire) == call();
+  throw Error("rank " + std::to_string(lost) + " of " + std::to_string(size_) + " (process " +
+              std::to_string(other.process) + ")" +
+              (failed ? " failed: " + std::string(other.message)
                       : " has ended, and this model is split over all of them: start all again"));
 }
 
@@ -189,13 +189,13 @@ void Collective::broadcast(std::vector<std::byte>& bytes) {
   } while (left > 0);
 }
 
-bool Collective::is_torn() const {
+int Collective::torn() const {
   const uint64_t call = slot(rank_).clock.load(std::memory_order_acquire) >> 32;
-  if (call == 0) return false;  // there has been none
+  if (call == 0) return -1;  // there has been none
   for (int rank = 0; rank < size_; ++rank) {
-    if (slot(rank).failed.load(std::memory_order_acquire) == call || !is_alive(rank)) return true;
+    if (slot(rank).failed.load(std::memory_order_acquire) == call || !is_alive(rank)) return rank;
   }
-  return false;
+  return -1;
 }
 
 }  // namespace decoding::cpu

@@ -43,12 +43,13 @@ class Collective : public Ranks {
   // Waits for so many seconds until all ranks have begun it; true once they have, or never will.
   bool wait(double seconds);
   // Throws Error where a rank is lost, or asks for something else.
-  void check() const;
+  void check() const { check(lost_); }
   void check_digests() const;
   void fail(const std::string& why) override;
   int64_t max_of(int64_t value) override;
   void broadcast(std::vector<std::byte>& bytes) override;
-  bool is_torn() const override;
+  bool is_torn() const override { return torn() >= 0; }
+  void check_torn() const override { check(torn()); }
 
   // This rank's part in the exchange that comes next.
   template <typename T>
@@ -82,6 +83,10 @@ class Collective : public Ranks {
   bool is_lost(int rank) const;
   bool wait_for(int rank, double seconds);
   bool is_alive(int rank) const;
+  // A rank that has left this call with an error, or has ended; -1: none.
+  int torn() const;
+  // Throws Error that says how this rank was lost; -1: none was.
+  void check(int lost) const;
 
   const int rank_, size_;
   const int64_t part_bytes_;

@@ -23,7 +23,7 @@ def load_t5(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     model, pieces = read_pieces(directory.required("spiece.model", needs))
     count = integer({"extra_ids": MARKS, **settings}, "extra_ids", 0, MOST_MARKS)
     tokens = [*pieces, *(f"<extra_id_{number}>" for number in reversed(range(count)))]
-    ids = {token: number for number, token in enumerate(tokens)}
+    ids = {text: number for number, text in enumerate(tokens)}
     names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     special = {name: token(settings, name, default) for name, default in names.items()}
     for name, text in special.items():
