@@ -29,8 +29,8 @@ def diverse_beam_search(
     """Group diverse beam search (Vijayakumar et al. 2016) by the rules of transformers 4.
 
     Each group is a beam search of its own. In a step they go one after the other, and a token costs
-    `penalty` for every beam of the groups before that has just taken it; a group that has stopped
-    takes `pad`. The rules apply to what the penalty leaves. Returns `beams` rows, best first.
+    `penalty` for every beam of the groups before that has just taken it; a group that has stopped,
+    or of which no row goes on, takes `pad`. The rules apply to what the penalty leaves. Returns `beams` rows, best first.
 
     Unlike in `beam_search`, a group stops when the best of all its candidates cannot win, those
     that end included; and after the last step every row that goes on finishes.
@@ -59,7 +59,7 @@ def diverse_beam_search(
                 and scoring.settled(candidates[0].sum, finished[n][-1].score, step, rules.max_new)
             )
             alive[n] = filled_in(alive[n], size)
-            taken += [row.tokens[-1] for row in alive[n]]
+            taken += [row.tokens[-1] for row in alive[n]] or [pad] * size
             if step == rules.max_new and not stopped[n]:
                 finished[n] = best_of(finished[n] + [scoring.ended(row) for row in alive[n]], size)
     rows = best_of([row for group in finished for row in group], beams)

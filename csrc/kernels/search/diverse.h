@@ -7,7 +7,7 @@
 //   those of the first K / N that end enter the group's list, S / g^a
 //   the first K / N that do not end are the group's beams of the next step
 //   a group stops when its list is full and the best candidate, be it one that ends, cannot beat
-//   it; from then on its beams take `pad`
+//   it; from then on its beams take `pad`, and at once where none of them goes on
 //
 // After a sentence's last step all beams of groups that go on enter their lists. When all groups
 // have stopped the lists are merged.

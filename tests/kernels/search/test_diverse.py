@@ -111,6 +111,15 @@ def test_long_searches(
     check(Groups(Table(12, 1.5), Rules(max_new=20, eos=(3, 7)), options, [1, 2, 3], isa, threads))
 
 
+@pytest.mark.parametrize("stop", [(), (0,)])
+def test_a_group_of_which_no_row_goes_on_takes_pad(isa: str, stop: tuple[int, ...]) -> None:
+    """Which costs the next group: here it is what that would have chosen."""
+    rules, options = Rules(max_new=1 + len(stop), eos=(1, 2) if stop else (0, 1, 2)), Options(2, 2)
+    for sentence in range(10):
+        for pad in range(3):
+            check(Groups(Table(3, 0.5), rules, replace(options, pad=pad), [sentence], isa, stop=stop))
+
+
 def test_groups_differ_as_far_as_the_penalty_goes(isa: str) -> None:
     """A penalty that nothing outweighs: no two groups begin with the same token."""
     search = Groups(Table(9), Rules(max_new=5), Options(6, 6, 1e4), [3], isa)
