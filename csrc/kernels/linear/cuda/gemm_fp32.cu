@@ -71,7 +71,7 @@ __device__ __forceinline__ void finish(const LinearParams<float>& p, int row, in
   const int columns = kGated ? p.weight.outputs / 2 : p.weight.outputs;
   if (column >= columns) return;
   const int64_t stride = p.stride > 0 ? p.stride : columns, at = row * stride + column;
-  float y = activate(p.bias != nullptr ? sum + p.bias[column] : sum, p.activation);
+  float y = activate<float>(p.bias != nullptr ? sum + p.bias[column] : sum, p.activation);
   if (kGated) y *= p.bias != nullptr ? through + p.bias[columns + column] : through;
   p.y[at] = p.residual != nullptr ? y + p.residual[at] : y;
 }

@@ -89,7 +89,7 @@ struct Outputs {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) {
       if (!has(p, i, first)) break;
-      float y = activate(sum(shared, weights, i, 0), p.activation);
+      float y = activate<T>(sum(shared, weights, i, 0), p.activation);
       if constexpr (S::kGated) {
         y *= sum(shared, weights, i, 1);
       } else {

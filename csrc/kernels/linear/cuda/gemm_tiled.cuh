@@ -163,10 +163,7 @@ __device__ __forceinline__ void finish_vectors(const LinearParams<T>& p, int fir
         values[c + 2] += sums.z, values[c + 3] += sums.w;
       });
     }
-    if (p.activation != Activation::none) {
-#pragma unroll
-      for (int c = 0; c < kChunk; ++c) values[c] = activate(values[c], p.activation);
-    }
+    activate<T>(values, p.activation);
     if (p.residual != nullptr) {
       const auto residual = Vector<T>::load(&shared.residual[row][column]);
 #pragma unroll
@@ -188,7 +185,7 @@ __device__ __forceinline__ void finish_elements(const LinearParams<T>& p, int fi
     if (first_row + row >= p.rows || first_column + column >= p.weight.outputs) continue;
     float value = shared.bias[column];
     for_sums<float>(shared, row, column, [&](float sum) { value += sum; });
-    value = activate(value, p.activation);
+    value = activate<T>(value, p.activation);
     const int64_t at = place(p, first_row + row, first_column + column);
     if (p.residual != nullptr) value += to_float(p.residual[at]);
     p.y[at] = from_float<T>(value);

@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const GateParams<T> p) {
   const auto gate = Vector<T, pack>::load(x), up = Vector<T, pack>::load(x + p.cols);
   Vector<T, pack> y;
 #pragma unroll
-  for (int i = 0; i < pack; ++i) y.values[i] = from_float<T>(activate<activation>(gate[i]) * up[i]);
+  for (int i = 0; i < pack; ++i)
+    y.values[i] = from_float<T>(activate<T, activation>(gate[i]) * up[i]);
   y.store(p.y + row * p.cols + col);
 }
 

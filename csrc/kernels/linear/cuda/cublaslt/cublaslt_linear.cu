@@ -53,7 +53,7 @@ __global__ void rest_kernel(RestParams<T> p) {
     if (p.residual != nullptr) residual = Vector<T, width>::load(p.residual + at);
 #pragma unroll
     for (int i = 0; i < width; ++i) {
-      y.values[i] = from_float<T>(activate(y[i] + bias[i], p.activation) + residual[i]);
+      y.values[i] = from_float<T>(activate<T>(y[i] + bias[i], p.activation) + residual[i]);
     }
     y.store(p.y + at);
   }

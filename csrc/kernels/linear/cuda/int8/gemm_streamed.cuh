@@ -233,7 +233,7 @@ struct Outputs {
 #pragma unroll
     for (int i = 0; i < S::kOwn; ++i) {
       if (!has(p, i, first)) break;
-      float y = activate(sum(partial, i, 0), p.activation);
+      float y = activate<T>(sum(partial, i, 0), p.activation);
       if constexpr (S::kGated) {
         y *= sum(partial, i, 1);
       } else {
