@@ -178,12 +178,22 @@ SCALE = View(
     across="{provider} on {count}",
     cells=[Cell("p50", "p50")],
 )
+KV_CACHE = View(
+    "Types of keys and values",
+    "kv-cache-*.csv",
+    "The table shows a step behind prompts of {prompt} tokens (milliseconds), and the pages for so "
+    "many rows (MB).",
+    down="{model} {shape}",
+    across="{dtype}",
+    cells=[Cell("step", "ms"), Cell("megabytes", "MB", whole)],
+)
 SPEED = (
     ENCODERS,
     PROGRAMS,
     SERVING,
     INTERFERENCE,
     SCALE,
+    KV_CACHE,
     replace(TRAINING, given={"passes": "both"}),
     UPDATES,
 )
@@ -194,6 +204,7 @@ VIEWS = (
     INTERFERENCE,
     SCHEDULING,
     SCALE,
+    KV_CACHE,
     TRAINING,
     UPDATES,
     QUALITY,
@@ -252,4 +263,6 @@ def named(line: Line) -> Line:
     names: Line = {key: style(line[key]).name for key in ("engine", "provider") if key in line}
     if "model" in line:
         names["model"] = MODELS.get(line["model"], line["model"])
+    if line.get("kv_cache", "auto") != "auto":
+        names["dtype"] = f"{line['dtype']} with {line['kv_cache']} keys and values"
     return line | names
