@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
 #include "kernels/attention/pages.h"
 #include "kernels/cuda/tensor_core.cuh"
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "kernels/attention/cuda/decode.cuh"
-#include "kernels/attention/cuda/decode_softmax.cuh"
-#include "kernels/attention/cuda/decode_tile.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
+#include "kernels/attention/cuda/decode/softmax.cuh"
+#include "kernels/attention/cuda/decode/tile.cuh"
 #include "kernels/attention/cuda/float8.cuh"
 
 namespace decoding::cuda {
@@ -19,7 +19,7 @@ struct Newest {
 
   Newest() = default;
 
-  // inputs: decode_inputs.cuh
+  // inputs: inputs.cuh
   template <typename Inputs>
   __device__ __forceinline__ Newest(const Inputs& inputs, int query, bool exists) : exists(exists) {
     inputs.load(query, exists, q, k, v);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
 #include "kernels/attention/cuda/float8.cuh"
 #include "kernels/attention/pages.h"
 

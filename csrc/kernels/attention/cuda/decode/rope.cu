@@ -1,5 +1,5 @@
 // Instances of decode attention with rotary positions and without a bias.
-#include "kernels/attention/cuda/decode_algorithm.cuh"
+#include "kernels/attention/cuda/decode/algorithm.cuh"
 
 namespace decoding::cuda {
 

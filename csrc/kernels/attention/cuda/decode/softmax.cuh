@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
 
 namespace decoding::cuda {
 

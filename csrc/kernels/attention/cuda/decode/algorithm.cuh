@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/attention/cuda/decode_beams.cuh"
-#include "kernels/attention/cuda/decode_heads.cuh"
+#include "kernels/attention/cuda/decode/beams.cuh"
+#include "kernels/attention/cuda/decode/heads.cuh"
 
 namespace decoding::cuda {
 

@@ -1,7 +1,7 @@
 // Query heads that share a key head, and with e4m3 all heads, on tensor cores: a block takes up to
 // 8 queries, so that keys and values are read once for all of them. These are heads of one beam, or
-// all heads of several beams, where these share a prompt. Tiles come as in decode_beams.cuh, and go
-// through products (decode_mma.cuh), in which a query sees nothing of the rows that are another
+// all heads of several beams, where these share a prompt. Tiles come as in beams.cuh, and go
+// through products (mma.cuh), in which a query sees nothing of the rows that are another
 // beam's. The newest position, which stems from the previous kernel, joins when the warps' parts
 // are merged.
 #pragma once
@@ -9,14 +9,14 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/attention/cuda/decode.cuh"
-#include "kernels/attention/cuda/decode_inputs.cuh"
-#include "kernels/attention/cuda/decode_mma.cuh"
-#include "kernels/attention/cuda/decode_newest.cuh"
-#include "kernels/attention/cuda/decode_parts.cuh"
-#include "kernels/attention/cuda/decode_ring.cuh"
-#include "kernels/attention/cuda/decode_softmax.cuh"
-#include "kernels/attention/cuda/decode_tile.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
+#include "kernels/attention/cuda/decode/inputs.cuh"
+#include "kernels/attention/cuda/decode/mma.cuh"
+#include "kernels/attention/cuda/decode/newest.cuh"
+#include "kernels/attention/cuda/decode/parts.cuh"
+#include "kernels/attention/cuda/decode/ring.cuh"
+#include "kernels/attention/cuda/decode/softmax.cuh"
+#include "kernels/attention/cuda/decode/tile.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace decoding::cuda {

@@ -1,5 +1,5 @@
 // Decode attention to keys and values in e4m3.
-#include "kernels/attention/cuda/decode_algorithm.cuh"
+#include "kernels/attention/cuda/decode/algorithm.cuh"
 
 namespace decoding {
 

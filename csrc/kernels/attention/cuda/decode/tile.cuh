@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/attention/cuda/decode.cuh"
-#include "kernels/attention/cuda/decode_parts.cuh"
-#include "kernels/attention/cuda/decode_ring.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
+#include "kernels/attention/cuda/decode/parts.cuh"
+#include "kernels/attention/cuda/decode/ring.cuh"
 #include "kernels/attention/decode.h"
 #include "kernels/cuda/stream.h"
 

@@ -10,20 +10,20 @@
 // position stems from the previous kernel and opens the softmax.
 //
 // Where several beams share positions, in 2-byte types with head sizes up to 64, tensor cores take
-// the shared tiles: a matrix of 16 positions for all beams at once (decode_mma.cuh).
+// the shared tiles: a matrix of 16 positions for all beams at once (mma.cuh).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/attention/cuda/decode.cuh"
-#include "kernels/attention/cuda/decode_inputs.cuh"
-#include "kernels/attention/cuda/decode_mma.cuh"
-#include "kernels/attention/cuda/decode_newest.cuh"
-#include "kernels/attention/cuda/decode_parts.cuh"
-#include "kernels/attention/cuda/decode_ring.cuh"
-#include "kernels/attention/cuda/decode_softmax.cuh"
-#include "kernels/attention/cuda/decode_tile.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
+#include "kernels/attention/cuda/decode/inputs.cuh"
+#include "kernels/attention/cuda/decode/mma.cuh"
+#include "kernels/attention/cuda/decode/newest.cuh"
+#include "kernels/attention/cuda/decode/parts.cuh"
+#include "kernels/attention/cuda/decode/ring.cuh"
+#include "kernels/attention/cuda/decode/softmax.cuh"
+#include "kernels/attention/cuda/decode/tile.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace decoding::cuda {

@@ -1,5 +1,5 @@
 // Instances of decode attention with a bias, with or without rotary positions.
-#include "kernels/attention/cuda/decode_algorithm.cuh"
+#include "kernels/attention/cuda/decode/algorithm.cuh"
 
 namespace decoding::cuda {
 

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
 #include "kernels/attention/cuda/rotary.cuh"
 
 namespace decoding::cuda {

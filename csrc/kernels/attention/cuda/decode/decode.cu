@@ -1,6 +1,6 @@
 // The contract on CUDA, and its instances without bias and rotary positions. Those with bias, with
 // rotary positions or for e4m3 are compiled in files of their own.
-#include "kernels/attention/cuda/decode_algorithm.cuh"
+#include "kernels/attention/cuda/decode/algorithm.cuh"
 
 namespace decoding {
 namespace cuda {

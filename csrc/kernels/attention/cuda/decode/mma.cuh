@@ -5,15 +5,15 @@
 #include <cstdint>
 
 #include "kernels/attention/cuda/attention.cuh"
-#include "kernels/attention/cuda/decode.cuh"
-#include "kernels/attention/cuda/decode_ring.cuh"
+#include "kernels/attention/cuda/decode/decode.cuh"
+#include "kernels/attention/cuda/decode/ring.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace decoding::cuda {
 
 // In a warp: query g is in lanes 4g to 4g + 3. A row of keys or values is in 8 lanes of the ring,
 // or in 16, which makes 16 positions of a tile, or 8.
-// Tiles: a ring (decode_ring.cuh) or another like it, with matrices.
+// Tiles: a ring (ring.cuh) or another like it, with matrices.
 template <typename T, typename S, typename Tiles = Ring<T, S, true>>
 class SharedSoftmax {
  public:
