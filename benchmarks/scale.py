@@ -51,22 +51,22 @@ class ScaleRow:
 
 
 def corpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Whole jobs, with the start of their processes; rate: lines a second."""
-    from decoding.corpus import Task, run
-
-    load = {"dtype": options.dtype, "threads": options.threads}
-    task = Task("translate", options.model, load=load)
+    """Whole commands, from the start of the first process to the end of the last; rate: lines a
+    second."""
     with options.input.open("rb") as file:
         lines = sum(1 for _ in file)
+    command = [sys.executable, "-m", "decoding", "translate", "--quiet", "--input", options.input]
+    command += ["--model", options.model, "--dtype", options.dtype]
+    command += ["--threads", str(options.threads), "--shard-lines", str(options.shard_lines)]
     for count in options.counts:
-        gpus = [f"cuda:{index}" for index in range(count)]
-        where = {"workers": count} if options.device == "cpu" else {"devices": gpus}
+        gpus = ",".join(map(str, range(count)))
+        where = ["--workers", str(count)] if options.device == "cpu" else ["--devices", gpus]
         times = []
         for _ in range(options.repeats):
             with tempfile.TemporaryDirectory() as folder:
                 begin = time.perf_counter()
-                output = str(Path(folder) / "output.txt")
-                run(task, [str(options.input)], output, shard_lines=options.shard_lines, **where)
+                output = Path(folder) / "output.txt"
+                subprocess.run([*command, *where, "--output", output], check=True)
                 times.append(time.perf_counter() - begin)
         p50 = sorted(times)[len(times) // 2]
         yield {"what": options.input.name, "count": count, "p50": p50, "rate": lines / p50}
@@ -120,7 +120,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("part", choices=UNITS)
     parser.add_argument("--model", default="models/demo", help=f"of steps: {', '.join(MODELS)}")
     parser.add_argument("--input", type=Path, help="a corpus, a sentence in each line")
-    parser.add_argument("--shard-lines", type=int, default=2000)
+    parser.add_argument("--shard-lines", type=int, default=10_000)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32")
