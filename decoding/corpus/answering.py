@@ -88,6 +88,8 @@ class Translate:
     """Translations, by Translator: see there for the options. target_prefix: of all, where a row
     has no column of this name. own_options: a row may have max_new_tokens, too."""
 
+    is_shared = True
+
     def __init__(self, task: Asked, model: decoding.Model) -> None:
         self._task, self._model, self._columns = task, model, task.columns(task.key, "1")
         self._options = dict(task.options)
@@ -119,6 +121,8 @@ class Translate:
 
 class Generate:
     """Completions of texts or answers in chats. Each row has a seed of its own."""
+
+    is_shared = True
 
     def __init__(self, task: Asked, model: decoding.Model) -> None:
         self._task, self._model = task, model
@@ -196,6 +200,8 @@ class Generate:
 class Score:
     """Log-probabilities of targets, or of texts by a model with a decoder alone."""
 
+    is_shared = True
+
     def __init__(self, task: Asked, model: decoding.Model) -> None:
         self._model, options = model, dict(task.options)
         named = options.pop("source_column", None)
@@ -232,6 +238,8 @@ class Score:
 
 class Embed:
     """Sentence embeddings, float32."""
+
+    is_shared = True
 
     def __init__(self, task: Asked, model: decoding.Model) -> None:
         if not model.is_encoder:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from decoding.corpus.row_task import Answer, Answerer, Failed
@@ -13,12 +15,18 @@ ROWS_FAULT = (ValueError, TypeError)  # that a row is to blame for
 class Isolated:
     """An answerer whose exceptions are answers of the rows that are to blame.
 
+    turn: to be entered by who asks, so that only an answerer that is shared is asked by several
+    threads at once.
+
     An exception that may be the device's is a row's where the row that was answered last can be
     answered again; else it is raised, as are OSError and MemoryError.
     """
 
     def __init__(self, answerer: Answerer) -> None:
         self.read = answerer.read
+        self.turn: AbstractContextManager[Any] = (
+            nullcontext() if answerer.is_shared else threading.Lock()
+        )
         self._answerer = answerer
         self._sound: tuple[Any, int] | None = None
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from decoding.corpus.devices import places
-from decoding.corpus.folder import Folder, differences
+from decoding.corpus.folder import Folder, Written, differences
 from decoding.corpus.merge import merge
 from decoding.corpus.plan import plan
 from decoding.corpus.pool import Pool, Worker
 from decoding.corpus.row_task import RowTask
 from decoding.corpus.shards import Shard, cut
 from decoding.corpus.status import Status
-from decoding.corpus.worker import Ended, Ready, Setup, Written, set_aside
+from decoding.corpus.worker import Ended, Ready, Setup, set_aside
 
 DEATHS = 3  # of workers, after which a shard is set aside
 LISTEN = 0.5  # seconds to wait for workers before the status is written
@@ -48,10 +48,10 @@ class Job:
 
     inputs: files and patterns. output: a file, or a directory: one that is there or ends with "/".
     input_format, output_format: lines, json, tsv, csv or parquet; None: by the files' names.
-    encoding, errors: of text. shard_lines: rows that a worker takes at a time. resume: go on with
-    the job that the output's folder holds, if there is one. devices: such as ["cuda:0", "cuda:1"],
-    one worker each, or "all" for all GPUs; workers: so many on one device, where devices has one.
-    progress: a bar on standard error.
+    encoding, errors: of text. shard_lines: rows that a worker has in hand at most, in two shards.
+    resume: go on with the job that the output's folder holds, if there is one. devices: such as
+    ["cuda:0", "cuda:1"], one worker each, or "all" for all GPUs; workers: so many on one device,
+    where devices has one. progress: a bar on standard error.
 
     Raises ValueError and OSError for files, formats and options that do not go together, for a job
     that is there already or, with resume, is another one.
@@ -83,7 +83,7 @@ class Job:
             output_format=output_format,
             encoding=encoding,
             errors=errors,
-            rows=shard_lines,
+            shard_lines=shard_lines,
         )
         self._resume, self._progress = resume, progress
         self._warned: set[str] = set()
@@ -139,6 +139,7 @@ class Job:
             tuple(source.path for source in self.plan.sources),
             folder.path,
             len(self.devices),
+            self.plan.in_hand,
         )
         rows = [0] * len(self.plan.sources)
         state = "failed"
@@ -179,21 +180,28 @@ class Job:
                 return
             if pool.is_given_up:
                 raise JobError(f"no worker is left: {pool.deaths[-1]} (--resume goes on)")
-            for worker, said in pool.heard(LISTEN):
+            heard = pool.heard(LISTEN)
+            written = [(shards[0], said) for _, said, shards in heard if isinstance(said, Written)]
+            self._keep(folder, status, written)
+            for worker, said, lost in heard:
                 if isinstance(said, Ready):
                     self._warn(said.warnings)
-                elif isinstance(said, Written):
-                    assert worker.shard is not None
-                    self._keep(folder, status, worker.shard, said)
-                else:
-                    self._bury(pool, worker, said, waiting, setup, folder, status)
+                elif isinstance(said, Ended):
+                    given_up = self._bury(pool, worker, said, lost, setup, status)
+                    self._keep(folder, status, given_up)
+                    waiting[:0] = [shard for shard in lost if len(shard.deaths) < DEATHS]
             status.tell(pool.workers)
 
-    def _keep(self, folder: Folder, status: Status, shard: Shard, written: Written) -> None:
-        folder.commit(written.shard, written.path, written.failed)
-        status.add(shard, written.shard, is_new=True)
-        name = Path(self.plan.sources[shard.source].path).name
-        self._warn([f"{name}, behind row {shard.first}: {each}" for each in written.warnings])
+    def _keep(
+        self, folder: Folder, status: Status, written: Sequence[tuple[Shard, Written]]
+    ) -> None:
+        """Makes shards finished."""
+        if written:
+            folder.commit([each for _, each in written])
+        for shard, each in written:
+            status.add(shard, each.shard, is_new=True)
+            name = Path(self.plan.sources[shard.source].path).name
+            self._warn([f"{name}, behind row {shard.first}: {said}" for said in each.warnings])
 
     def _warn(self, messages: Sequence[str]) -> None:
         """Passes on what workers warn of, each once, and so many that they can be read."""
@@ -208,28 +216,28 @@ class Job:
         pool: Pool,
         worker: Worker,
         ended: Ended,
-        waiting: list[Shard],
+        lost: Sequence[Shard],
         setup: Setup,
-        folder: Folder,
         status: Status,
-    ) -> None:
-        """What follows when a worker has ended: another one takes its shard."""
+    ) -> list[tuple[Shard, Written]]:
+        """What follows when a worker has ended: another one takes the shards that it had in hand,
+        but for those that are set aside, which are returned."""
         pool.deaths.append(f"{worker.device}: {ended.reason}")
         if ended.is_users:
             raise JobError(ended.reason)
-        shard = worker.shard
-        if shard is None:
-            return
-        shard.deaths.append(ended.reason)
-        shard.places.add(worker.number)
-        if len(shard.deaths) < DEATHS:
-            waiting.insert(0, shard)
-            return
+        for shard in lost:
+            shard.deaths.append(ended.reason)
+            if len(lost) == 1:  # else it may be the other that no worker survives
+                shard.places.add(worker.number)
+        dead = [shard for shard in lost if len(shard.deaths) >= DEATHS]
+        return [(shard, self._set_aside(shard, ended.reason, setup, status)) for shard in dead]
+
+    def _set_aside(self, shard: Shard, last: str, setup: Setup, status: Status) -> Written:
         name = Path(self.plan.sources[shard.source].path).name
-        reason = f"its shard has ended {DEATHS} workers, the last one with: {ended.reason}"
         place = f"{name}, rows {shard.first + 1} to {shard.first + shard.rows}"
-        status.set_aside.append(f"{place} (shard {shard.number}): {ended.reason}")
-        self._keep(folder, status, shard, set_aside(setup, shard, reason))
+        status.set_aside.append(f"{place} (shard {shard.number}): {last}")
+        reason = f"its shard has ended {DEATHS} workers, the last one with: {last}"
+        return set_aside(setup, shard, reason)
 
     def _finish(
         self, folder: Folder, status: Status, manifest: dict[str, Any], rows: list[int]

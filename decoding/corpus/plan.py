@@ -24,19 +24,29 @@ from decoding.corpus.formats.writing import Output
 from decoding.corpus.row_task import RowTask
 from decoding.corpus.shards import Source, expanded
 
+IN_HAND = 2  # shards of a worker: while one ends and is written, the next keeps the device busy
 TABLES = ("lines", "tsv", "csv", "parquet")  # whose columns have names before a row is read
 
 
 @dataclass(frozen=True)
 class Plan:
-    """outputs: one, or one for each source. folder: the job's."""
+    """outputs: one, or one for each source. folder: the job's. rows: of a shard; in_hand: shards
+    of a worker, which together have shard_lines rows at most."""
 
     sources: tuple[Source, ...]
     layout: Layout
     output: Output
     outputs: tuple[Path, ...]
     folder: Path
-    rows: int
+    shard_lines: int
+
+    @property
+    def in_hand(self) -> int:
+        return min(IN_HAND, self.shard_lines)
+
+    @property
+    def rows(self) -> int:
+        return self.shard_lines // self.in_hand
 
     def manifest(self, task: RowTask) -> dict[str, Any]:
         """What the job is: of another one, this or what it reads differs."""
@@ -50,7 +60,7 @@ class Plan:
                 "columns": [*(self.output.columns or ()), *self.output.answers],
                 "files": [path.name for path in self.outputs],
             },
-            "shard_lines": self.rows,
+            "shard_lines": self.shard_lines,
         }
 
 
@@ -63,14 +73,14 @@ def plan(
     output_format: str | None,
     encoding: str,
     errors: str,
-    rows: int,
+    shard_lines: int,
 ) -> Plan:
     """Raises ValueError and OSError for files, formats and columns that do not go together."""
     for name, kind in (("input_format", input_format), ("output_format", output_format)):
         if kind is not None and kind not in KINDS:
             raise ValueError(f"{name} must be one of {', '.join(KINDS)}, got {kind!r}")
-    if rows < 1:
-        raise ValueError(f"shard_lines must be at least 1, got {rows}")
+    if shard_lines < 1:
+        raise ValueError(f"shard_lines must be at least 1, got {shard_lines}")
     names = expanded(inputs)
     types = [file_type(name, input_format) for name in names]
     sources = tuple(
@@ -101,7 +111,7 @@ def plan(
         ),
         paths,
         Path(target.rstrip("/") + ".job"),
-        rows,
+        shard_lines,
     )
 
 

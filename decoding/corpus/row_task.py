@@ -16,6 +16,11 @@ class Failed(str):
 class Answerer(Protocol):
     """Answers rows in a worker's process."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether two threads may ask at once. A worker has two shards in hand: where it may, the
+        rows of the second follow those of the first without a gap, else they wait for their end."""
+
     def read(self, row: Fields) -> Any:
         """What a row asks for. Raises ValueError where it cannot be asked for."""
 

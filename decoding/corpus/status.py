@@ -51,13 +51,8 @@ class Status:
         if state == "running" and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + PAUSE
-        busy = [worker for worker in workers if worker.shard is not None]
-        computing = sum(worker.rows for worker in busy)
-        share = self._share + sum(
-            worker.shard.share * worker.rows / max(1, worker.shard.rows)
-            for worker in busy
-            if worker.shard is not None
-        )
+        computing = sum(worker.rows for worker in workers)
+        share = self._share + sum(worker.share for worker in workers)
         rate = (self.computed + computing) / max(self.seconds, 1e-9)
         gained = share - self._begun_at
         left = (1 - share) * self.seconds / gained if gained > 0 else None
@@ -93,7 +88,7 @@ def described(worker: Worker) -> dict[str, Any]:
     return {
         "device": worker.device,
         "process": None if worker.process is None else worker.process.pid,
-        "shard": None if worker.shard is None else worker.shard.number,
+        "shards": list(worker.shards),
         "rows": worker.rows,
     }
 

@@ -1,4 +1,4 @@
-"""A worker's process: opens the task once, and answers shard after shard."""
+"""A worker's process: opens the task once, and answers shards, two at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from decoding.common.signs import read_back
-from decoding.corpus.folder import Finished
+from decoding.corpus.folder import Finished, Written
 from decoding.corpus.formats.compressed import writing
 from decoding.corpus.formats.layout import Layout
 from decoding.corpus.formats.rows import Row, rows_of
 from decoding.corpus.formats.writing import Output, write
 from decoding.corpus.isolation import Isolated
-from decoding.corpus.row_task import Answer, Answerer, Failed, RowTask
+from decoding.corpus.row_task import Answer, Failed, RowTask
 from decoding.corpus.shards import Shard
 
 USERS_FAULT = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
@@ -31,7 +31,7 @@ USERS_FAULT = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
 @dataclass(frozen=True)
 class Setup:
     """What all workers of a job are told. inputs: their names; folder: the job's. workers:
-    that share the machine."""
+    that share the machine. in_hand: shards of each at once."""
 
     task: RowTask
     layout: Layout
@@ -39,6 +39,7 @@ class Setup:
     inputs: tuple[str, ...]
     folder: Path
     workers: int
+    in_hand: int
 
 
 class Ready(NamedTuple):
@@ -48,19 +49,10 @@ class Ready(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """rows: of the shard that have an answer."""
+    """rows: of the shard of this number that have an answer."""
 
+    number: int
     rows: int
-
-
-class Written(NamedTuple):
-    """A shard's files are on the disk. failed: the file of its errors, None where there are
-    none."""
-
-    shard: Finished
-    path: Path
-    failed: Path | None
-    warnings: tuple[str, ...]
 
 
 class Ended(NamedTuple):
@@ -71,23 +63,89 @@ class Ended(NamedTuple):
 
 
 def serve(connection: Connection, setup: Setup, device: str) -> None:
-    """Answers shards until the connection closes or something fails."""
+    """Answers shards, each in a thread of its own, until the connection closes or something
+    fails."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    try:
-        with warned() as said:
-            answerer = Isolated(setup.task.open(device, setup.workers))
-        connection.send(Ready(tuple(said)))
+    parent, said = Parent(connection), Said()
+    said.listen()
+    with parent.told_of_errors(setup.folder):
+        answerer = Isolated(setup.task.open(device, setup.workers))
+        parent.send(Ready(said.taken()))
+        more = [
+            threading.Thread(target=answer_shards, args=(setup, answerer, parent, said))
+            for _ in range(1, setup.in_hand)
+        ]
+        for thread in more:
+            thread.start()
+        answer_shards(setup, answerer, parent, said)
+        for thread in more:
+            thread.join()
+
+
+def answer_shards(setup: Setup, answerer: Isolated, parent: Parent, said: Said) -> None:
+    """One after the other. What another thread reads and writes meanwhile costs this one nothing,
+    and its rows fill the device where those of this shard no longer do."""
+    said.listen()
+    with parent.told_of_errors(setup.folder):
         while True:
-            connection.send(answered(setup, answerer, connection.recv(), connection.send))
-    except (EOFError, BrokenPipeError):
-        pass
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        if isinstance(error, OSError) and error.strerror:
-            reason = f"{error.filename or setup.folder}: {error.strerror}"
-        elif isinstance(error, USERS_FAULT):
-            reason = " ".join(str(error).split())
-        connection.send(Ended(reason, isinstance(error, USERS_FAULT)))
+            found = answered(setup, answerer, parent.receive(), parent.send)
+            parent.send(found._replace(warnings=said.taken()))
+
+
+class Parent:
+    """The job's process, of which the threads of a worker's take turns."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._receiving, self._sending = threading.Lock(), threading.Lock()
+
+    def receive(self) -> Shard:
+        with self._receiving:
+            shard: Shard = self._connection.recv()
+            return shard
+
+    def send(self, message: Ready | Progressed | Written | Ended) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+    @contextlib.contextmanager
+    def told_of_errors(self, folder: Path) -> Iterator[None]:
+        """A context that ends without a word where the connection does."""
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            pass
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            if isinstance(error, OSError) and error.strerror:
+                reason = f"{error.filename or folder}: {error.strerror}"
+            elif isinstance(error, USERS_FAULT):
+                reason = " ".join(str(error).split())
+            with contextlib.suppress(ConnectionError):
+                self.send(Ended(reason, isinstance(error, USERS_FAULT)))
+
+
+class Said:
+    """What a process warns of from now on, each once. A thread that listens is told what it has
+    warned of itself, and what threads did that nobody listens in."""
+
+    def __init__(self) -> None:
+        self._own, self._others = threading.local(), dict[str, None]()
+        warnings.simplefilter("always")
+        warnings.showwarning = self._keep
+
+    def listen(self) -> None:
+        self._own.found = dict[str, None]()
+
+    def taken(self) -> tuple[str, ...]:
+        """Since the last time."""
+        found = tuple(self._own.found | self._others)
+        self._own.found.clear()
+        self._others.clear()
+        return found
+
+    def _keep(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        getattr(self._own, "found", self._others)[str(message)] = None
 
 
 def end_with_parent() -> None:
@@ -98,20 +156,23 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
-@contextlib.contextmanager
-def warned() -> Iterator[list[str]]:
-    """The warnings that are given in a context, each once, at its end."""
-    found: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield found
-        found += dict.fromkeys(str(each.message) for each in caught)
-
-
 def answered(
-    setup: Setup, answerer: Answerer, shard: Shard, send: Callable[[Progressed], None]
+    setup: Setup, answerer: Isolated, shard: Shard, send: Callable[[Progressed], None]
 ) -> Written:
+    """A shard's answers, in files. send: is told how far it is."""
     rows = rows_of(shard.records, setup.layout)
+    with answerer.turn:
+        answers = answers_to(rows, setup, answerer, shard, send)
+    return written(setup, shard, rows, answers)
+
+
+def answers_to(
+    rows: Sequence[Row],
+    setup: Setup,
+    answerer: Isolated,
+    shard: Shard,
+    send: Callable[[Progressed], None],
+) -> list[Answer | Failed]:
     answers: list[Answer | Failed] = []
     asked: dict[int, Any] = {}  # by the number of a row
     for number, row in enumerate(rows):
@@ -122,16 +183,15 @@ def answered(
             except ValueError as error:
                 answers[number] = Failed(str(error))
     done, sound = 0, list(asked)
-    with warned() as said:
-        numbers = [shard.total + number for number in sound]
-        for group in answerer(list(asked.values()), numbers):
-            for answer in group:
-                answers[sound[done]] = answer
-                done += 1
-            send(Progressed(done))
+    numbers = [shard.total + number for number in sound]
+    for group in answerer(list(asked.values()), numbers):
+        for answer in group:
+            answers[sound[done]] = answer
+            done += 1
+        send(Progressed(shard.number, done))
     if done != len(sound):
         raise RuntimeError(f"the task gave {done} answers for {len(sound)} rows")
-    return written(setup, shard, rows, answers)._replace(warnings=tuple(said))
+    return answers
 
 
 def readable(row: Row, layout: Layout) -> dict[str, Any]:

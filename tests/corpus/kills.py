@@ -9,7 +9,7 @@ many seconds as are drawn, too; a job without its parent is resumed. The job is 
 with a model of few weights, or a task of tests. Some rows cannot be read. In the end the output and
 the rows that failed are compared with those of an undisturbed job with one worker. No shard may be
 finished twice, and of the task of tests, which says what it begins, each death of a parent may cost
-one shard of each worker, and that of a worker one.
+`--shard-lines` rows of each worker, and that of a worker so many of its own.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Job:
         self.output = source.parent / name
         self.folder = source.parent / f"{name}.job"
         self.log = source.parent / f"{name}.log"
+        self.most = shard  # rows that a worker has in hand
         self.workers = workers
         if task == "generate":
             self._command = [
@@ -52,7 +53,8 @@ class Job:
                 *("--workers", str(workers), "--shard-lines", str(shard), "--threads", "1"),
             ]
         else:
-            capitals = f"Capitals(seconds={SECONDS}, log={str(self.log)!r}, group=50)"
+            log = f"log={str(self.log)!r}, group=50, is_shared=True"
+            capitals = f"Capitals(seconds={SECONDS}, {log})"
             given = f"[{str(source)!r}], {str(self.output)!r}"
             options = f"resume=True, workers={workers}, shard_lines={shard}"
             code = f"run({capitals}, {given}, {options})"
@@ -148,7 +150,7 @@ def run(
         seconds = time.perf_counter() - start
         killed = Job(folder / "in.txt", "killed.txt", task, shard, workers)
         try:
-            done = disturbed(killed, kills, seconds / max(1, kills), rng)
+            done = disturbed(killed, kills, seconds / max(1, kills * workers), rng)
             compare(calm, killed, lines)
             if task == "capitals":
                 count_again(killed, done)
@@ -170,11 +172,11 @@ def compare(calm: Job, killed: Job, lines: int) -> None:
 
 
 def count_again(job: Job, done: Counter[str]) -> None:
-    """Counts the shards that were begun more than once."""
-    begun = job.log.read_text().split()
-    done["again"] = len(begun) - len(set(begun))
-    most = done["parents"] * job.workers + done["workers"]
-    assert done["again"] <= most, f"{done['again']} shards were begun again, and not {most} at most"
+    """Counts the rows that were begun more than once."""
+    calls = [tuple(map(int, line.split())) for line in job.log.read_text().splitlines()]
+    done["again"] = sum(rows for _, rows in calls) - sum(rows for _, rows in set(calls))
+    most = (done["parents"] * job.workers + done["workers"]) * job.most
+    assert done["again"] <= most, f"{done['again']} rows were begun again, and not {most} at most"
 
 
 def main() -> None:

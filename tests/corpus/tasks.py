@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,12 @@ class DeviceError(RuntimeError):
 @dataclass(frozen=True)
 class Capitals:
     """Texts ask for more than capitals: "bad ..." makes the call fail, "sick ..." as if the device
-    did, "kill ..." kills the worker, "die once FILE" where FILE is not there yet.
+    did, "odd ..." warns, "kill ..." kills the worker, "die once FILE" where FILE is not there yet.
 
-    seconds: of each row. log: a file that says which shards were begun. gone: a device that cannot
-    be opened, broken: one that can, where every call fails; vanishes: a file whose presence does
-    that to all. group: rows that are answered together. leaves: a file that says when workers begin
-    to end, and when they have.
+    seconds: of each row. log: a file that says of which rows calls were begun. gone: a device that
+    cannot be opened, broken: one that can, where every call fails; vanishes: a file whose presence
+    does that to all. group: rows that are answered together. leaves: a file that says when workers
+    begin to end, and when they have. is_shared: threads may ask at once.
     """
 
     key: str = "text"
@@ -39,6 +40,7 @@ class Capitals:
     log: str = ""
     leaves: str = ""
     version: int = 1
+    is_shared: bool = False
 
     answers = {"capitals": "text", "length": "count"}
     cells = ("capitals",)
@@ -65,7 +67,7 @@ class Capitals:
     ) -> Iterator[list[Answer | Failed]]:
         if self.log:
             with open(self.log, "a") as file:
-                file.write(f"{numbers[0]}\n")
+                file.write(f"{numbers[0]} {len(numbers)}\n")
         for i in range(0, len(given), self.group):
             some = given[i : i + self.group]
             time.sleep(self.seconds * len(some))
@@ -79,6 +81,8 @@ class Capitals:
             raise ValueError(f"{text!r} is too long")
         if word == "sick":
             raise DeviceError("the model's numbers are not finite")
+        if word == "odd":
+            warnings.warn(f"{text!r} is odd", stacklevel=2)
         if word == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if text.startswith("die once ") and not Path(rest.removeprefix("once ")).exists():
@@ -99,6 +103,24 @@ class Where(Capitals):
     def _answer(self, text: str) -> Answer:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         return {"capitals": f"{self.device} of {seen}", "length": 0}
+
+
+@dataclass(frozen=True)
+class AtOnce(Capitals):
+    """Answers with the most calls that there have been at once, and waits a moment for two."""
+
+    calls = {"now": 0, "most": 0}
+
+    def __call__(
+        self, given: Sequence[str], numbers: Sequence[int]
+    ) -> Iterator[list[Answer | Failed]]:
+        self.calls["now"] += 1
+        self.calls["most"] = max(self.calls.values())
+        end = time.monotonic() + self.seconds
+        while self.calls["most"] < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        yield [{"capitals": str(self.calls["most"]), "length": 0} for _ in given]
+        self.calls["now"] -= 1
 
 
 def leave(path: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +13,19 @@ import decoding
 from decoding.corpus import RowTask, Task
 from decoding.corpus import job as jobs
 from decoding.corpus.isolation import Isolated
-from decoding.corpus.worker import Ready, Setup, Written, answered
 from tests.cli.program import Program
+from tests.corpus.pool_here import PoolHere
 from tests.support.sentences import write_bert
 
 ROOT = Path(decoding.__file__).parent.parent
 DEMO, STORIES = str(ROOT / "models/demo"), str(ROOT / "tests/data/stories260K")
 
 
-class HerePool:
-    """In place of processes: one worker, in this process."""
-
-    is_given_up = False
-
-    def __init__(self, setup: Setup, devices: list[str]) -> None:
-        self.workers = [Here(setup, devices[0])]
-
-    def __enter__(self) -> HerePool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def dismiss(self) -> None:
-        pass
-
-    def lacks(self, shards: list[Any]) -> bool:
-        return self.workers[0].shard is None and not shards
-
-    def assign(self, shards: list[Any]) -> None:
-        [worker] = self.workers
-        worker.shard = shards.pop(0) if shards else None
-
-    @property
-    def is_working(self) -> bool:
-        return self.workers[0].shard is not None
-
-    def heard(self, _: float) -> Iterator[tuple[Here, Ready | Written]]:
-        [worker] = self.workers
-        yield worker, answered(worker.setup, worker.answerer, worker.shard, lambda _: None)
-        worker.shard = None
-
-
-class Here:
-    device, rows, process = "cpu", 0, None
-
-    def __init__(self, setup: Setup, device: str) -> None:
-        self.setup = setup
-        self.shard: Any = None
-        self.answerer = Isolated(setup.task.open(device, 1))
-
-
 @pytest.fixture
 def program(
     monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
 ) -> Program:
-    monkeypatch.setattr(jobs, "Pool", HerePool)
+    monkeypatch.setattr(jobs, "Pool", PoolHere)
     monkeypatch.chdir(tmp_path)
     return Program(monkeypatch, capsysbinary)
 
@@ -79,7 +35,7 @@ def same(program: Program, command: str, *words: str, name: str = "in.txt") -> s
     streamed = program(command, "--threads", "1", *words, name)
     assert streamed.status == 0, streamed.err
     done = program(
-        *(command, "--threads", "1", *words, "-i", name, "-o", f"out.{name}", "--shard-lines", "3")
+        *(command, "--threads", "1", *words, "-i", name, "-o", f"out.{name}", "--shard-lines", "6")
     )
     assert (done.status, done.out) == (0, ""), done.err
     written = Path(f"out.{name}").read_text("utf-8")
@@ -168,6 +124,8 @@ def test_a_fault_of_the_device_is_no_rows() -> None:
     """Before any row has been answered nobody knows, so the worker ends."""
 
     class Broken:
+        is_shared = False
+
         def read(self, row: Any) -> Any:
             return row
 

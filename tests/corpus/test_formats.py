@@ -31,17 +31,17 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def run(inputs: list[Path], output: str, rows: int = 2, **options: Any) -> Job:
-    """A whole job, in this process."""
-    job = Job(Capitals(**options.pop("task", {})), inputs, output, shard_lines=rows, **options)
+    """A whole job, in this process. rows: of a shard."""
+    job = Job(Capitals(**options.pop("task", {})), inputs, output, shard_lines=2 * rows, **options)
     folder = Folder(job.plan.folder)
     folder.begin()
     names = tuple(source.path for source in job.plan.sources)
     plan = job.plan
-    setup = Setup(job.task, plan.layout, plan.output, names, folder.path, 1)
+    setup = Setup(job.task, plan.layout, plan.output, names, folder.path, 1, 1)
     counts = [0] * len(names)
     for shard in cut(plan.sources, plan.layout, plan.rows, []):
         found = answered(setup, Isolated(job.task.open("cpu", 1)), shard, lambda _: None)
-        folder.commit(found.shard, found.path, found.failed)
+        folder.commit([found])
         counts[shard.source] += shard.rows
     merge(plan, folder, counts)
     folder.close()
@@ -247,7 +247,7 @@ def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
         before = (folder / name).read_text() if (folder / name).exists() else "{}"
         (folder / name).write_text(text)
         with pytest.raises(ValueError, match=message):
-            Job(Capitals(), [source], tmp_path / "out.txt", shard_lines=2, resume=True).run()
+            Job(Capitals(), [source], tmp_path / "out.txt", shard_lines=4, resume=True).run()
         (folder / name).write_text(before)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from decoding.corpus import Done, Job, JobError, Task, run
 from decoding.corpus.status import Status
-from tests.corpus.tasks import Capitals, Where
+from tests.corpus.tasks import AtOnce, Capitals, Where
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -28,7 +28,7 @@ def lines(path: Path, *texts: str) -> Path:
 
 def job(folder: Path, texts: list[str], task: Capitals | None = None, **options: Any) -> Done:
     lines(folder / "in.txt", *texts)
-    options = {"shard_lines": 3} | options
+    options = {"shard_lines": 6} | options  # in two shards
     return run(task or Capitals(), [folder / "in.txt"], folder / "out.txt", **options)
 
 
@@ -41,7 +41,7 @@ def errors(folder: Path) -> list[tuple[int, str, str]]:
 def test_rows_stay_in_their_places(tmp_path: Path) -> None:
     """Those that fail too, alone, though they are asked for together with others."""
     texts = ["a", "bad b", "", "d", "e", "bad f", "bad g", "h"]
-    done = job(tmp_path, texts, Capitals(group=8), shard_lines=8)
+    done = job(tmp_path, texts, Capitals(group=8), shard_lines=16)
     assert (done.rows, done.errors, done.set_aside) == (8, 3, ())
     assert (tmp_path / "out.txt").read_text() == "A\n\n\nD\nE\n\n\nH\n"
     assert errors(tmp_path)[0] == (2, "'bad b' is too long", "bad b")
@@ -86,6 +86,56 @@ def test_a_shard_that_kills_three_workers_is_set_aside(tmp_path: Path) -> None:
     assert (again.computed, again.set_aside) == (3, done.set_aside)
 
 
+def begun(folder: Path) -> Counter[tuple[int, int]]:
+    """How often calls were begun, by their first row and how many they have: see Capitals."""
+    calls = (line.split() for line in (folder / "begun").read_text().splitlines())
+    return Counter((int(first), int(rows)) for first, rows in calls)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_death_costs_no_more_than_the_rows_in_hand(is_shared: bool, tmp_path: Path) -> None:
+    """Both shards that the worker had are begun again, if they were begun, and no other."""
+    texts = ["a"] * 40
+    texts[13] = f"die once {tmp_path}/mark"
+    log = str(tmp_path / "begun")
+    task = Capitals(seconds=0.02, log=log, group=1, is_shared=is_shared)
+    assert job(tmp_path, texts, task, shard_lines=10).rows == 40
+    calls = begun(tmp_path)
+    assert set(calls) == {(first, 5) for first in range(0, 40, 5)}
+    again = {first: times - 1 for (first, _), times in calls.items() if times > 1}
+    assert again in ([{10: 1, 15: 1}, {5: 1, 10: 1}] if is_shared else [{10: 1}])
+
+
+def test_only_a_task_that_is_shared_is_asked_for_two_shards_at_once(tmp_path: Path) -> None:
+    for is_shared, seconds, most in ((True, 30.0, "2"), (False, 0.3, "1")):
+        (tmp_path / most).mkdir()
+        job(tmp_path / most, ["a"] * 6, AtOnce(seconds=seconds, is_shared=is_shared))
+        assert (tmp_path / most / "out.txt").read_text() == f"{most}\n" * 6
+
+
+def test_who_had_a_poisoned_shard_in_hand_too_is_not_blamed(tmp_path: Path) -> None:
+    """Its neighbour has an answer, and the worker is not given up."""
+    texts = ["a"] * 30
+    for number in (4, 10, 16, 22):
+        texts[number] = "kill me"
+    done = job(tmp_path, texts, Capitals(seconds=0.01, is_shared=True), workers=2)
+    assert (done.errors, len(done.set_aside)) == (12, 4)
+    assert [row for row, *_ in errors(tmp_path)] == [
+        *range(4, 7), *range(10, 13), *range(16, 19), *range(22, 25),
+    ]  # fmt: skip
+
+
+def test_warnings_of_workers_are_told_with_their_place(tmp_path: Path) -> None:
+    texts = ["a", "b", "c", "odd d", "odd d", "f", "g", "odd h", "i"]
+    task = Capitals(seconds=0.02, is_shared=True)
+    with pytest.warns(UserWarning) as caught:
+        job(tmp_path, texts, task)
+    assert sorted(str(each.message) for each in caught) == [
+        "in.txt, behind row 3: 'odd d' is odd",
+        "in.txt, behind row 6: 'odd h' is odd",
+    ]
+
+
 def test_a_device_that_is_gone_is_given_up(tmp_path: Path) -> None:
     """The others do its part; without others the job ends, and can be resumed."""
     texts = [str(i) for i in range(9)]
@@ -107,8 +157,8 @@ def test_a_device_where_all_fails_sets_no_shard_aside(tmp_path: Path) -> None:
     task = Capitals(broken="the other", seconds=0.05, log=str(tmp_path / "begun"))
     done = job(tmp_path, texts, task, devices=["one", "the other"])
     assert (done.rows, done.errors, done.set_aside) == (60, 0, ())
-    begun = Counter((tmp_path / "begun").read_text().split())
-    assert 1 <= sum(times > 1 for times in begun.values()) <= 10  # of twenty shards
+    again = [times > 1 for (_, rows), times in begun(tmp_path).items() if rows == 3]
+    assert 1 <= sum(again) <= 10 < len(again) == 20
 
 
 SEEN = {  # by what the environment has: the workers' devices, and what these see
@@ -163,7 +213,7 @@ def interrupted(folder: Path) -> list[str]:
     code = (
         "import resource; from decoding.corpus import run; from tests.corpus.tasks import Capitals;"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (700, {resource.RLIM_INFINITY}));"
-        f"run(Capitals(), [{str(folder / 'in.txt')!r}], {str(folder / 'out.txt')!r}, shard_lines=3)"
+        f"run(Capitals(), [{str(folder / 'in.txt')!r}], {str(folder / 'out.txt')!r}, shard_lines=6)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "File too large" in done.stderr, done.stderr
@@ -184,7 +234,7 @@ def test_a_foreign_resume_is_refused(tmp_path: Path) -> None:
     assert job(tmp_path, texts).set_aside
     changes: list[tuple[dict[str, Any], str]] = [
         ({"task": Capitals(version=2)}, "task.capitals is 2 and was 1"),
-        ({"shard_lines": 4}, "shard_lines is 4 and was 3"),
+        ({"shard_lines": 4}, "shard_lines is 4 and was 6"),
         ({"texts": ["a", "b", "x", "kill"]}, "rows 1 to 3 have changed since"),
         ({"texts": ["a"]}, 'inputs is \\["in.txt, 2 bytes"\\]'),
     ]

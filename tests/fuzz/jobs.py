@@ -21,7 +21,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,12 +31,10 @@ import torch
 
 from decoding.corpus.formats.compressed import reading
 from decoding.corpus.formats.parquet import opened
-from decoding.corpus.isolation import Isolated
 from decoding.corpus.job import Job
-from decoding.corpus.pool import Worker
-from decoding.corpus.shards import Shard
 from decoding.corpus.task import Task
-from decoding.corpus.worker import Setup, Written, answered
+from decoding.corpus.worker import Setup
+from tests.corpus.pool_here import Interrupt, PoolHere
 from tests.corpus.tasks import Capitals
 from tests.fuzz.files import MEMORY_DISK
 from tests.fuzz.job_inputs import damage_folder, damage_input, write_sound
@@ -45,50 +43,6 @@ from tests.fuzz.sandbox import ROOT, run
 STORIES = ROOT / "tests/data/stories260K"
 GOOD = ("done", "refused")
 OPTIONS = {"own_options": True, "do_sample": True, "max_new_tokens": 2}
-
-
-class Interrupt(Exception):
-    """Ends a job in the place of Ctrl-C."""
-
-
-class PoolHere:
-    """A Pool of one worker, in this process. stop_after: shards, then Interrupt."""
-
-    def __init__(self, setup: Setup, devices: Sequence[str], stop_after: int | None) -> None:
-        self.workers = [Worker(0, devices[0])]
-        self.deaths: list[str] = []
-        self.is_given_up = False
-        self._setup, self._left = setup, stop_after
-        self._answerer = Isolated(setup.task.open(devices[0], 1))
-
-    def __enter__(self) -> PoolHere:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def dismiss(self) -> None:
-        pass
-
-    @property
-    def is_working(self) -> bool:
-        return self.workers[0].shard is not None
-
-    def lacks(self, waiting: Sequence[Shard]) -> bool:
-        return not waiting and not self.is_working
-
-    def assign(self, waiting: list[Shard]) -> None:
-        if waiting:
-            self.workers[0].shard = waiting.pop()
-
-    def heard(self, seconds: float) -> Iterator[tuple[Worker, Written]]:
-        if self._left == 0:
-            raise Interrupt
-        [worker] = self.workers
-        assert worker.shard is not None
-        yield worker, answered(self._setup, self._answerer, worker.shard, lambda _: None)
-        worker.shard = None
-        self._left = None if self._left is None else self._left - 1
 
 
 class Case:

@@ -21,7 +21,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-lines",
         type=positive,
         metavar="N",
-        help="rows that a worker takes at a time, and may have to do again (default: 10000)",
+        help="rows that a worker has in hand, and may have to do again (default: 10000)",
     )
     add("--resume", action="store_true", help="go on with the job of this output, if there is one")
     add("--devices", metavar="N,N", help="GPUs, such as all or 0,1,3: one process on each")
