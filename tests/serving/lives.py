@@ -16,8 +16,9 @@ requests are longer and swapped out and back.
 
 What a request gives is compared with generate() of its sentence alone: tokens, scores and errors to
 the bit on a CPU, tokens on a GPU, and where several processes share out the engines' models: rank 0
-submits, and compares with models of its own. A stream must add up to the result. At the end nothing
-may run, and every page must be free.
+submits, and compares with engines of its own, which on a GPU capture no steps for one request, as
+generate() does. A stream must add up to the result. At the end nothing may run, and every page must
+be free.
 """
 
 from __future__ import annotations
@@ -168,6 +169,11 @@ class World:
         self.engines = {
             name: tight_engine(served[name], *sizes[name], overcommit=overcommit) for name in sizes
         }
+        self.whole = {
+            name: tight_engine(self.models[name], *sizes[name])
+            for name in sizes
+            if RANKS > 1 and RANK == 0
+        }
         self.rounds_as = device if RANKS == 1 else "split"
         self.running: deque[tuple[Life, Any]] = deque()
         self.cancelling: list[tuple[int, Any]] = []
@@ -200,11 +206,13 @@ class World:
 
     def problem(self, life: Life, request: Any) -> str:
         """What is wrong with what a request gave; empty where nothing is."""
-        alone = outcome(lambda: self.models[life.model].generate(**life.given))
+        if isinstance(request, NotImplementedError) and RANKS > 1:  # it would step alone
+            self.counts["refused"] += 1
+            return ""
+        alone = outcome(lambda: self.alone(life))
         if isinstance(request, Exception):
             self.counts["refused"] += 1
-            refused = isinstance(request, NotImplementedError) and RANKS > 1  # it would step alone
-            return "" if refused else "; ".join(differences(request, alone, self.rounds_as))
+            return "; ".join(differences(request, alone, self.rounds_as))
         found = outcome(lambda: request.result(120))
         if isinstance(found, decoding.Cancelled) and life.cancelled_after is not None:
             self.counts["cancelled"] += 1
@@ -218,8 +226,16 @@ class World:
             problems += stream_problems(request, found)
         return "; ".join(problems)
 
+    def alone(self, life: Life) -> Any:
+        """What one process gives."""
+        if RANKS == 1:
+            return self.models[life.model].generate(**life.given)
+        return self.whole[life.model].submit(**life.given).result(120)
+
     def close(self) -> None:
         self.settle(0)
+        for engine in self.whole.values():
+            engine.close()
         for engine in self.engines.values():
             assert_idle(engine)
             if self.overcommit:

@@ -52,6 +52,20 @@ CALLS = {
 }
 
 
+FORCED: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 12, "num_beams": 3}
+FP8_NAMES = ("gpt2", "marian", "llama", "gemma2")
+FP8: dict[str, Any] = {"dtype": "float16", "kv_cache_dtype": "fp8"}
+
+
+def first_step(model: Any) -> Any:
+    """The logits of the first step, which reads keys and values of a prompt or a source that are
+    stored, float32 [B, vocab], and the scores of beams behind twelve, float32 [B]."""
+    one = model.generate(ROWS, pad_token_id=0, max_new_tokens=1, **SHOWN)
+    shown = {"return_dict_in_generate": True, "output_sequences_scores": True}
+    many = model.generate(ROWS, pad_token_id=0, **FORCED, **shown)
+    return on_host(one.logits[0].float()), on_host(many.sequences_scores)
+
+
 def scored(model: Any) -> Any:
     """The log-probabilities of given tokens."""
     given = np.array([[5, 6, 7, 8], [9, 10, 11, 3]])

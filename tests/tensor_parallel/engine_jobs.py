@@ -14,7 +14,7 @@ from unittest import mock
 
 import decoding
 from decoding.serving import planning
-from tests.tensor_parallel.calls import ROWS, on_host
+from tests.tensor_parallel.calls import FORCED, FP8, ROWS, on_host
 from tests.tensor_parallel.jobs import RANK, Given, load
 from tests.tensor_parallel.requests import LONG, REQUESTS, generated, stopped
 
@@ -132,6 +132,19 @@ def few_pages(pages: int) -> Iterator[None]:
         yield
 
 
+def in_fp8(given: Given) -> Any:
+    """The scores of beams of an engine whose keys and values are in fp8, and swapped out."""
+    model = load(given["gpt2"], **FP8)
+    with mock.patch.object(planning, "TABLES", 1.0), few_pages(12):
+        engine = Engine(model, max_requests=8, overcommit=True)
+    shown: dict[str, Any] = {"return_dict_in_generate": True, "output_sequences_scores": True}
+    with engine:
+        if RANK > 0:
+            return None
+        begun = [engine.submit(row, pad_token_id=0, **FORCED, **shown) for row in ROWS * 4]
+        return [float(request.result().sequences_scores[0]) for request in begun]
+
+
 def stop_strings(given: Given) -> Any:
     """Each table is sent once, while a request needs it, and in several parts."""
     model = load("models/demo", dtype="float32")
@@ -217,6 +230,7 @@ JOBS = {
         led(small, cancelled),
         led(small, expired),
         swapped,
+        in_fp8,
         stop_strings,
         refused,
         generate_again,

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import decoding
-from tests.tensor_parallel.calls import CALLS, long_texts, scored
+from tests.tensor_parallel.calls import CALLS, FP8, FP8_NAMES, first_step, long_texts, scored
 
 RANK = int(os.environ.get("RANK", 0))
 DEVICE = os.environ.get("DECODING_DEVICE", "cpu")
@@ -51,6 +51,12 @@ def many_tokens(given: Given) -> Any:
 def in_half(given: Given) -> Any:
     name = ("float16", "bfloat16")[DEVICE == "cpu"]
     return {model: scored(load(given[model], dtype=name)) for model in ("gpt2", "marian")}
+
+
+def in_fp8(given: Given) -> Any:
+    """Of models whose keys and values are in fp8, the type that they say, and first_step()."""
+    models = {name: load(given[name], **FP8) for name in FP8_NAMES}
+    return {name: (str(m.kv_cache_dtype), *first_step(m)) for name, m in models.items()}
 
 
 def sizes(given: Given) -> Any:
@@ -153,6 +159,7 @@ JOBS = {
         scores,
         many_tokens,
         in_half,
+        in_fp8,
         sizes,
         warned,
         other_types,

@@ -11,7 +11,7 @@ import decoding
 from decoding import _C
 from tests.support.families import FAMILIES
 from tests.support.random_models import reference
-from tests.tensor_parallel.calls import ROWS, on_host
+from tests.tensor_parallel.calls import FP8, ROWS, first_step, on_host
 from tests.tensor_parallel.ranks import Ranks
 from tests.tensor_parallel.requests import LONG, REQUESTS, generated, stopped
 
@@ -106,6 +106,17 @@ def test_requests_are_swapped_out_on_both(found: Any, long: list[Any]) -> None:
     results, swaps = found["swapped"]
     assert swaps > 0
     assert results == long * 4
+
+
+def test_keys_and_values_in_fp8(found: Any, device: str, paths: dict[str, str]) -> None:
+    """Near those of one GPU with them; a CPU has no such type."""
+    scores = found["in_fp8"]
+    if device == "cpu":
+        assert isinstance(scores, NotImplementedError) and "not supported on cpu" in str(scores)
+        return
+    _, expected = first_step(decoding.load(paths["gpt2"], device, **FP8))
+    allowed = 0.2 * abs(expected).max() + 0.1  # behind another token all differs
+    np.testing.assert_allclose(scores, np.tile(expected, 4), 0, allowed)
 
 
 def test_stop_strings(found: Any, device: str) -> None:

@@ -21,7 +21,7 @@ from decoding.models.weights.shapes import shapes
 from decoding.models.weights.shards import Shard, part_of
 from tests.support.families import DECODER, FAMILIES, Family
 from tests.support.random_models import reference
-from tests.tensor_parallel.calls import CALLS, long_texts, scored
+from tests.tensor_parallel.calls import CALLS, FP8, FP8_NAMES, first_step, long_texts, scored
 from tests.tensor_parallel.ranks import Ranks
 
 # Fused and shared tables; grouped heads; position tables, biases of scores; parallel blocks; norms
@@ -120,6 +120,27 @@ def test_half_precision(found: Any, whole: dict[str, Any]) -> None:
     for name in ours:
         np.testing.assert_array_equal(ours[name], others[name], name)
         np.testing.assert_allclose(ours[name], scored(whole[name]), rtol=0.02, atol=0.02)
+
+
+def test_keys_and_values_in_fp8(found: Any, device: str, paths: dict[str, str]) -> None:
+    """Each rank rounds those of its own heads, as one GPU does: what differs is the order of sums.
+    A CPU has no such type."""
+    ours, others = (rank["in_fp8"] for rank in found)
+    if device == "cpu":
+        for refused in (ours, others):
+            assert isinstance(refused, NotImplementedError) and "not supported on cpu" in str(
+                refused
+            )
+        return
+    for name in FP8_NAMES:
+        kind, logits, scores = ours[name]
+        assert kind == "torch.float8_e4m3fn"
+        np.testing.assert_array_equal(logits, others[name][1], name)
+        np.testing.assert_array_equal(scores, others[name][2], name)
+        expected, expected_scores = first_step(decoding.load(paths[name], device, **FP8))
+        np.testing.assert_allclose(logits, expected, 0, 0.05 * abs(expected).max(), err_msg=name)
+        allowed = 0.2 * abs(expected_scores).max() + 0.1  # behind another token all differs
+        np.testing.assert_allclose(scores, expected_scores, 0, allowed, err_msg=name)
 
 
 def test_no_rank_has_the_whole_model(found: Any, device: str, whole: dict[str, Any]) -> None:
