@@ -7,6 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from decoding.common.version import VERSION
+
 if TYPE_CHECKING:
     from decoding._C import Error
     from decoding.acceleration import accelerate, restore
@@ -37,7 +39,7 @@ __all__ = [
     "load",
     "restore",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # The modules of the names above. They, and the engine with them, are imported on first use: torch
 # alone takes more than a second, which `decoding --help` should not.

@@ -12,6 +12,7 @@ from decoding.common import environment
 from decoding.common.device import Device
 from decoding.common.environment import instruction_set
 from decoding.common.shapes import counted
+from decoding.common.version import VERSION
 from decoding.common.warn import warn
 from decoding.engine.devices import choose_gpu, gpu_name, usual_threads
 from decoding.engine.ranks import Group, Ranks, join
@@ -69,6 +70,7 @@ def shard_of(
     shard = Shard(group.rank, group.size)
     own = shard.spec(spec)
     facts = {
+        "the version": VERSION,
         "the build": _C.sources_hash,
         "the instruction set": instruction_set(_C.isas()),
         "the device": place.type if place.index is None else gpu_name(place),

@@ -8,6 +8,7 @@ import time
 import warnings
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import decoding
 from tests.tensor_parallel.calls import CALLS, FP8, FP8_NAMES, first_step, long_texts, scored
@@ -87,6 +88,18 @@ def other_models(given: Given) -> Any:
     return str(decoding.load(path, device=DEVICE, tensor_parallel=2))
 
 
+def other_versions(given: Given) -> Any:
+    version = (decoding.__version__, "0.0.9")[RANK]
+    with mock.patch("decoding.tensor_parallel.VERSION", version):
+        return str(decoding.load(given["gpt2"], device=DEVICE, tensor_parallel=2))
+
+
+def other_builds(given: Given) -> Any:
+    """The same version, made of other sources."""
+    with mock.patch.object(decoding._C, "sources_hash", f"sources {RANK}"):
+        return str(decoding.load(given["gpt2"], device=DEVICE, tensor_parallel=2))
+
+
 def missing(given: Given) -> Any:
     path = given["gpt2"] + "-none" * RANK
     return str(decoding.load(path, device=DEVICE, tensor_parallel=2))
@@ -164,6 +177,8 @@ JOBS = {
         warned,
         other_types,
         other_models,
+        other_versions,
+        other_builds,
         missing,
         attentions,
         other_texts,

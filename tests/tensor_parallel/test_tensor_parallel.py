@@ -164,6 +164,8 @@ def test_who_splits_a_small_model_is_warned_once(found: Any) -> None:
 REFUSED = {
     "other_types": (ValueError, "dtype is 'float32' on rank 0, 'bfloat16' on rank 1"),
     "other_models": (ValueError, "the checkpoint is"),
+    "other_versions": (ValueError, f"the version is '{decoding.__version__}' on rank 0, '0.0.9'"),
+    "other_builds": (ValueError, "the build is 'sources 0' on rank 0, 'sources 1' on rank 1"),
     "attentions": (NotImplementedError, "keeps no attention"),
     "other_texts": (decoding.Error, "asks for something else"),
     "other_seeds": (decoding.Error, "asks for something else"),

@@ -1,0 +1,3 @@
+"""The version of this library: that of pyproject.toml."""
+
+VERSION = "0.1.0"
