@@ -43,6 +43,8 @@ def run(inputs: list[Path], output: str, rows: int = 2, **options: Any) -> Job:
         found = answered(setup, Isolated(job.task.open("cpu", 1)), shard, lambda _: None)
         folder.commit([found])
         counts[shard.source] += shard.rows
+    with pytest.raises(ValueError, match="rows, not"):  # more than shards have
+        merge(plan, folder, [count + 1 for count in counts])
     merge(plan, folder, counts)
     folder.close()
     return job

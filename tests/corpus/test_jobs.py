@@ -6,15 +6,19 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import decoding
 from decoding.corpus import Done, Job, JobError, Task, run
+from decoding.corpus.folder import differences
 from decoding.corpus.status import Status
 from tests.corpus.tasks import AtOnce, Capitals, Where
 
@@ -206,13 +210,13 @@ def test_who_resumes_a_finished_job_has_it(tmp_path: Path) -> None:
         job(tmp_path, ["a", "b"], resume=True)
 
 
-def interrupted(folder: Path) -> list[str]:
-    """A job of five shards, of which the disk had room for some."""
-    texts = [f"line {i}" for i in range(15)]
+def interrupted(folder: Path, room: int, width: int) -> list[str]:
+    """A job of five shards, each file of which may have so many bytes. width: of a line."""
+    texts = [f"line {i}".ljust(width, ".") for i in range(15)]
     lines(folder / "in.txt", *texts)
     code = (
         "import resource; from decoding.corpus import run; from tests.corpus.tasks import Capitals;"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, (700, {resource.RLIM_INFINITY}));"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {resource.RLIM_INFINITY}));"
         f"run(Capitals(), [{str(folder / 'in.txt')!r}], {str(folder / 'out.txt')!r}, shard_lines=6)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -220,16 +224,25 @@ def interrupted(folder: Path) -> list[str]:
     return texts
 
 
-def test_a_full_disk_costs_nothing_that_is_finished(tmp_path: Path) -> None:
-    """The limit on a file's size is met by the manifest's, the journal's or a shard's writer."""
-    texts = interrupted(tmp_path)
+FULL = {  # bytes of a file, of a line, and rows that are finished before the limit is met
+    "the journal": (700, 7, range(3, 10)),
+    "a shard": (1400, 600, range(1)),
+    "the output": (4000, 400, range(15, 16)),
+}
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_a_full_disk_costs_nothing_that_is_finished(what: str, tmp_path: Path) -> None:
+    room, width, finished = FULL[what]
+    texts = interrupted(tmp_path, room, width)
     assert not (tmp_path / "out.txt").exists()
     done = job(tmp_path, texts, resume=True)
     assert (done.rows, done.errors) == (15, 0)
+    assert 15 - done.computed in finished
     assert (tmp_path / "out.txt").read_text() == "".join(f"{text.upper()}\n" for text in texts)
 
 
-def test_a_foreign_resume_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_resume_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["a", "b", "c", "kill"]
     assert job(tmp_path, texts).set_aside
     changes: list[tuple[dict[str, Any], str]] = [
@@ -242,6 +255,26 @@ def test_a_foreign_resume_is_refused(tmp_path: Path) -> None:
         options: dict[str, Any] = {"texts": texts, "resume": True} | change
         with pytest.raises(ValueError, match=message):
             job(tmp_path, **options)
+    monkeypatch.setattr(decoding, "__version__", "0.0.9")
+    with pytest.raises(ValueError, match='holds another job: decoding is "0.0.9" and was'):
+        job(tmp_path, texts, resume=True)
+
+
+def test_what_changes_answers_makes_another_task(tmp_path: Path) -> None:
+    """The model's files, their numbers too; not what only says how fast they are found."""
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "tests/data/stories260K", model)
+    task = Task("generate", str(model), options={"num_beams": 2})
+    found = task.identity()
+    assert replace(task, load={"threads": 3}).identity() == found
+    for change in ({"options": {"num_beams": 3}}, {"load": {"dtype": "int8"}}, {"column": "a"}):
+        assert differences(replace(task, **change).identity(), found)
+    weights = max(model.iterdir(), key=lambda path: path.stat().st_size)
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    [said] = differences(task.identity(), found)
+    assert said.startswith(f"model.{weights.name} is ")
 
 
 def test_two_processes_do_not_work_on_one_job(tmp_path: Path) -> None:
