@@ -15,9 +15,10 @@ from decoding.corpus.merge import merge
 from decoding.corpus.plan import plan
 from decoding.corpus.pool import Pool, Worker
 from decoding.corpus.row_task import RowTask
+from decoding.corpus.shard_answers import Setup, set_aside
 from decoding.corpus.shards import Shard, cut
 from decoding.corpus.status import Status
-from decoding.corpus.worker import Ended, Ready, Setup, set_aside
+from decoding.corpus.worker import Ended, Ready
 
 DEATHS = 3  # of workers, after which a shard is set aside
 LISTEN = 0.5  # seconds to wait for workers before the status is written

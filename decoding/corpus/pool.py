@@ -11,8 +11,9 @@ from typing import Any
 from decoding.common.starting import start_without_interrupts
 from decoding.corpus.devices import seen_alone
 from decoding.corpus.folder import Written
+from decoding.corpus.shard_answers import Setup
 from decoding.corpus.shards import Shard
-from decoding.corpus.worker import Ended, Progressed, Ready, Setup, serve
+from decoding.corpus.worker import Ended, Progressed, Ready, serve
 
 START = "spawn"  # a fork would inherit what the caller's process has loaded
 STARTS = 3  # that may fail one after the other before a worker is given up

@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from decoding.common.signs import read_back
-from decoding.corpus.folder import Finished, Written
-from decoding.corpus.formats.compressed import writing
-from decoding.corpus.formats.layout import Layout
-from decoding.corpus.formats.rows import Row, rows_of
-from decoding.corpus.formats.writing import Output, write
+from decoding.corpus.folder import Written
 from decoding.corpus.isolation import Isolated
-from decoding.corpus.row_task import Answer, Failed, RowTask
+from decoding.corpus.shard_answers import Setup, answered
 from decoding.corpus.shards import Shard
 
 USERS_FAULT = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What all workers of a job are told. inputs: their names; folder: the job's. workers:
-    that share the machine. in_hand: shards of each at once."""
-
-    task: RowTask
-    layout: Layout
-    output: Output
-    inputs: tuple[str, ...]
-    folder: Path
-    workers: int
-    in_hand: int
 
 
 class Ready(NamedTuple):
@@ -88,7 +67,9 @@ def answer_shards(setup: Setup, answerer: Isolated, parent: Parent, said: Said) 
     said.listen()
     with parent.told_of_errors(setup.folder):
         while True:
-            found = answered(setup, answerer, parent.receive(), parent.send)
+            shard = parent.receive()
+            reached = partial(parent.reached, shard.number)
+            found = answered(setup, answerer, shard, reached)
             parent.send(found._replace(warnings=said.taken()))
 
 
@@ -107,6 +88,9 @@ class Parent:
     def send(self, message: Ready | Progressed | Written | Ended) -> None:
         with self._sending:
             self._connection.send(message)
+
+    def reached(self, number: int, rows: int) -> None:
+        self.send(Progressed(number, rows))
 
     @contextlib.contextmanager
     def told_of_errors(self, folder: Path) -> Iterator[None]:
@@ -154,106 +138,3 @@ def end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def answered(
-    setup: Setup, answerer: Isolated, shard: Shard, send: Callable[[Progressed], None]
-) -> Written:
-    """A shard's answers, in files. send: is told how far it is."""
-    rows = rows_of(shard.records, setup.layout)
-    with answerer.turn:
-        answers = answers_to(rows, setup, answerer, shard, send)
-    return written(setup, shard, rows, answers)
-
-
-def answers_to(
-    rows: Sequence[Row],
-    setup: Setup,
-    answerer: Isolated,
-    shard: Shard,
-    send: Callable[[Progressed], None],
-) -> list[Answer | Failed]:
-    answers: list[Answer | Failed] = []
-    asked: dict[int, Any] = {}  # by the number of a row
-    for number, row in enumerate(rows):
-        answers.append(Failed(row.reason or "no answer"))
-        if row.reason is None:
-            try:
-                asked[number] = answerer.read(readable(row, setup.layout))
-            except ValueError as error:
-                answers[number] = Failed(str(error))
-    done, sound = 0, list(asked)
-    numbers = [shard.total + number for number in sound]
-    for group in answerer(list(asked.values()), numbers):
-        for answer in group:
-            answers[sound[done]] = answer
-            done += 1
-        send(Progressed(shard.number, done))
-    if done != len(sound):
-        raise RuntimeError(f"the task gave {done} answers for {len(sound)} rows")
-    return answers
-
-
-def readable(row: Row, layout: Layout) -> dict[str, Any]:
-    """The fields of a row, with what the signs in cells of TSV stand for."""
-    if layout.kind == "tsv" and layout.signs:
-        return {name: read_back(cell) for name, cell in row.fields.items()}
-    return row.fields
-
-
-def set_aside(setup: Setup, shard: Shard, reason: str) -> Written:
-    """A shard all of whose rows have failed."""
-    rows = rows_of(shard.records, setup.layout)
-    found = written(setup, shard, rows, [Failed(reason)] * len(rows))
-    return found._replace(shard=found.shard._replace(set_aside=reason))
-
-
-def written(
-    setup: Setup, shard: Shard, rows: Sequence[Row], answers: Sequence[Answer | Failed]
-) -> Written:
-    """Writes a shard under names that are this process's own."""
-    path = setup.folder / f"shard-{shard.number:06d}.{os.getpid()}.tmp"
-    failed = path.with_suffix(".errors.tmp")
-    given = [None if isinstance(answer, Failed) else answer for answer in answers]
-    is_first = shard.starts and (shard.source == 0 or setup.output.apart)
-    write(str(path), setup.output, rows, given, shard.records, is_first)
-    errors, errors_checksum = sum(answer is None for answer in given), ""
-    if errors:
-        write_errors(failed, setup, shard, rows, answers)
-        errors_checksum = hashlib.sha256(failed.read_bytes()).hexdigest()
-    data = path.read_bytes()
-    finished = Finished(
-        number=shard.number,
-        source=shard.source,
-        first=shard.first,
-        rows=len(rows),
-        digest=shard.digest,
-        size=len(data),
-        checksum=hashlib.sha256(data).hexdigest(),
-        errors=errors,
-        tokens=sum(answer.get("tokens", 0) for answer in given if answer is not None),
-        errors_checksum=errors_checksum,
-    )
-    return Written(finished, path, failed if errors else None, ())
-
-
-def write_errors(
-    path: Path, setup: Setup, shard: Shard, rows: Sequence[Row], answers: Sequence[Answer | Failed]
-) -> None:
-    with writing(str(path), "") as file:
-        for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            if isinstance(answer, Failed):
-                fields = {
-                    "file": setup.inputs[shard.source],
-                    "row": shard.first + number + 1,
-                    "reason": str(answer),
-                    "text": said(shard, number, row),
-                }
-                file.write(json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n")
-
-
-def said(shard: Shard, number: int, row: Row) -> object:
-    """What the input has in the place of a row."""
-    if isinstance(shard.records, bytes):
-        return row.fields
-    return shard.records[number].decode("utf-8", "backslashreplace")

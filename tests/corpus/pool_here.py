@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from decoding.corpus.folder import Written
 from decoding.corpus.isolation import Isolated
 from decoding.corpus.pool import Worker
+from decoding.corpus.shard_answers import Setup, answered
 from decoding.corpus.shards import Shard
-from decoding.corpus.worker import Setup, answered
 
 
 class Interrupt(Exception):

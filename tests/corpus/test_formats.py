@@ -22,8 +22,8 @@ from decoding.corpus.formats.rows import rows_of
 from decoding.corpus.isolation import Isolated
 from decoding.corpus.job import Job
 from decoding.corpus.merge import merge
+from decoding.corpus.shard_answers import Setup, answered
 from decoding.corpus.shards import Shard, cut
-from decoding.corpus.worker import Setup, answered
 from tests.corpus.tasks import Capitals
 
 pa = pytest.importorskip("pyarrow")

@@ -32,8 +32,8 @@ import torch
 from decoding.corpus.formats.compressed import reading
 from decoding.corpus.formats.parquet import opened
 from decoding.corpus.job import Job
+from decoding.corpus.shard_answers import Setup
 from decoding.corpus.task import Task
-from decoding.corpus.worker import Setup
 from tests.corpus.pool_here import Interrupt, PoolHere
 from tests.corpus.tasks import Capitals
 from tests.fuzz.files import MEMORY_DISK
