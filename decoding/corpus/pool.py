@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -105,6 +105,10 @@ class Worker:
         self.process = None
 
 
+# A worker, what it says, and the shards that it no longer has in hand.
+Heard = tuple[Worker, Ready | Written | Ended, list[Shard]]
+
+
 class Pool:
     """Workers in a context, at whose end no process is left."""
 
@@ -182,15 +186,18 @@ class Pool:
     def is_given_up(self) -> bool:
         return all(worker.is_given_up for worker in self.workers)
 
-    def heard(self, seconds: float) -> list[tuple[Worker, Ready | Written | Ended, list[Shard]]]:
-        """What workers say within so many seconds, and the shards that they no longer have in hand.
-        One that has ended has no process any more."""
+    def heard(self, seconds: float) -> list[Heard]:
+        """What workers say within so many seconds, and all that they have said by then: shards that
+        wait to be committed are so together."""
         by_connection = {
             worker.connection: worker for worker in self.workers if worker.process is not None
         }
-        found = []
-        for connection in wait(list(by_connection), seconds):
-            worker = by_connection[connection]
+        speaking = wait(list(by_connection), seconds)
+        return [heard for each in speaking for heard in self._said_by(by_connection[each])]
+
+    def _said_by(self, worker: Worker) -> Iterator[Heard]:
+        """One that has ended has no process any more."""
+        while worker.process is not None and worker.connection.poll():
             said, shards = worker.hear(), list[Shard]()
             if isinstance(said, Progressed):
                 continue
@@ -205,8 +212,7 @@ class Pool:
                 worker.dismiss(kill=True)
                 worker.join()
                 shards = [worker.take(number) for number in list(worker.shards)]
-            found.append((worker, said, shards))
-        return found
+            yield worker, said, shards
 
     def _has_finished(self, worker: Worker, shard: Shard) -> None:
         worker.blamed = 0
