@@ -30,7 +30,8 @@ def diverse_beam_search(
 
     Each group is a beam search of its own. In a step they go one after the other, and a token costs
     `penalty` for every beam of the groups before that has just taken it; a group that has stopped,
-    or of which no row goes on, takes `pad`. The rules apply to what the penalty leaves. Returns `beams` rows, best first.
+    or of which no row goes on, takes `pad`. The rules apply to what the penalty leaves. Returns
+    `beams` rows, best first.
 
     Unlike in `beam_search`, a group stops when the best of all its candidates cannot win, those
     that end included; and after the last step every row that goes on finishes.

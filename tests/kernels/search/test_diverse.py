@@ -117,7 +117,8 @@ def test_a_group_of_which_no_row_goes_on_takes_pad(isa: str, stop: tuple[int, ..
     rules, options = Rules(max_new=1 + len(stop), eos=(1, 2) if stop else (0, 1, 2)), Options(2, 2)
     for sentence in range(10):
         for pad in range(3):
-            check(Groups(Table(3, 0.5), rules, replace(options, pad=pad), [sentence], isa, stop=stop))
+            own = replace(options, pad=pad)
+            check(Groups(Table(3, 0.5), rules, own, [sentence], isa, stop=stop))
 
 
 def test_groups_differ_as_far_as_the_penalty_goes(isa: str) -> None:
