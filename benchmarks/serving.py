@@ -29,7 +29,7 @@ from decoding.compare.report.table import Table, number, times
 SWEEP = (0.1, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1)  # shares of what is served of requests all at once
 HTTP = (
     "--workloads demo-1 demo-4 gpt2-words "
-    "--providers ours ours-http ctranslate2-http huggingface-http"
+    "--providers ours ours-http ctranslate2-http libretranslate-http huggingface-http"
 )
 LATE = 5  # milliseconds: then the clients were slow
 DEFAULTS = {  # workloads, requests, and how many of those warm a provider up

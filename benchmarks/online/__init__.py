@@ -6,6 +6,7 @@ from benchmarks.online.base import Provider
 from benchmarks.online.batcher import Batcher
 from benchmarks.online.ctranslate2 import CTranslate2
 from benchmarks.online.huggingface import HuggingFace
+from benchmarks.online.libretranslate import LibreTranslateHttp
 from benchmarks.online.ours import Ours, OursStatic
 from benchmarks.online.servers import CTranslate2Http, HuggingFaceHttp, OursHttp
 
@@ -18,6 +19,7 @@ PROVIDERS: dict[str, type[Provider]] = {
         HuggingFaceHttp,
         CTranslate2,
         CTranslate2Http,
+        LibreTranslateHttp,
         OursStatic,
         OursHttp,
         Ours,

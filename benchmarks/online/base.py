@@ -97,6 +97,11 @@ class Provider(ABC):
         """device: "cpu" or "cuda". rows: that are computed at once, a beam each; None: as many as
         the provider likes."""
 
+    def version(self, engine: Any) -> str:
+        """Of the libraries that serve."""
+        found: str = engine.version
+        return found
+
     @classmethod
     def serves(cls, job: Job, has_encoder: bool) -> bool:
         """Whether it can do such a job."""

@@ -23,7 +23,7 @@ _provider: Provider  # of this process
 
 
 class Host:
-    """A context manager. version: of the engine's libraries."""
+    """A context manager. version: of the provider's libraries."""
 
     def __init__(self, name: str, model: Path, settings: Settings, rows: int | None) -> None:
         self.given = (name, model, settings, rows)
@@ -59,8 +59,7 @@ def load(name: str, model: Path, settings: Settings, rows: int | None) -> str:
     _provider = kind(engine, settings.device, rows)
     gc.collect()
     gc.freeze()  # else a collection, which looks through all of torch, stops every client for 0.2 s
-    version: str = engine.version
-    return version
+    return _provider.version(engine)
 
 
 def call(function: Callable[..., Result], arguments: tuple[object, ...]) -> Result:

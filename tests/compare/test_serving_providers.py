@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import shutil
+import urllib.request
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,11 @@ import decoding
 from benchmarks.online import PROVIDERS, process
 from benchmarks.online.base import Job, Reply
 from benchmarks.online.client import measure, settle
+from benchmarks.online.http import PORT
+from benchmarks.online.libretranslate import BEAMS
 from benchmarks.online.ours import Ours
 from decoding.compare.engines import Settings
+from decoding.compare.engines.conversion import convert
 from tests.support import checkpoints
 from tests.support.demo import DEMO
 from tests.support.step_provider import plan
@@ -142,3 +148,27 @@ def test_servers(name: str) -> None:
     finally:
         process.close()
     assert provider.server.returncode is not None
+
+
+@pytest.mark.skipif(shutil.which("libretranslate") is None, reason="libretranslate is not in PATH")
+def test_libretranslate_translates_as_ctranslate2(tmp_path: Path) -> None:
+    """With Argos Translate's options."""
+    import ctranslate2
+    import sentencepiece
+
+    convert(DEMO, tmp_path / "model", "float32", numbered=False)
+    translator = ctranslate2.Translator(str(tmp_path / "model"))
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(DEMO / "source.spm"))
+    process.load("libretranslate-http", DEMO, Settings("cpu", "float32", 1), None)
+    try:
+        for line in (DEMO / "sentences.de.txt").read_text().splitlines():
+            body = json.dumps({"q": line, "source": "de", "target": "en"}).encode()
+            head = {"Content-Type": "application/json"}
+            asked = urllib.request.Request(f"http://127.0.0.1:{PORT}/translate", body, head)
+            with urllib.request.urlopen(asked) as found:
+                said = json.load(found)["translatedText"]
+            row = [*pieces.encode(line, out_type=str), "</s>"]
+            [best] = translator.translate_batch([row], beam_size=BEAMS, length_penalty=0.2)
+            assert said == pieces.decode(best.hypotheses[0])
+    finally:
+        process.close()
