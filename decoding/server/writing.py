@@ -7,6 +7,9 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+HEAD = b"HTTP/1.1 "
+MOMENT = 0.001  # seconds that a head waits for its body; it may have none
+
 
 class Gathered:
     """A transport that writes once in a turn of the loop: an answer's head and its body are one
@@ -15,14 +18,20 @@ class Gathered:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._parts: list[bytes] = []
+        self._due: asyncio.Handle | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._flush)
+        """What comes behind a head is written with it at once: one turn less."""
         self._parts.append(data)
+        if len(self._parts) > 1 and self._parts[0].startswith(HEAD):
+            self._flush()
+        elif self._due is None and data.startswith(HEAD):
+            self._due = self._loop.call_later(MOMENT, self._flush)
+        elif self._due is None:
+            self._due = self._loop.call_soon(self._flush)
 
     def close(self) -> None:
         """After what was written."""
@@ -31,6 +40,9 @@ class Gathered:
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
 

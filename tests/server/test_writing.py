@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from decoding.server.writing import Gathered
+from decoding.server.writing import HEAD, MOMENT, Gathered
 
 
 class Written:
@@ -32,15 +32,39 @@ def test_one_write_for_a_head_and_its_body() -> None:
     async def main() -> list[bytes | None]:
         written: Any = Written()
         transport = Gathered(written, asyncio.get_running_loop())
-        transport.write(b"head ")
-        transport.write(b"body")
+        for data in (HEAD, b"body", HEAD, b"the next"):
+            transport.write(data)
+        return list(written.emitted)
+
+    assert asyncio.run(main()) == [HEAD + b"body", HEAD + b"the next"]
+
+
+def test_one_write_for_what_a_turn_of_the_loop_has_written() -> None:
+    async def main() -> list[bytes | None]:
+        written: Any = Written()
+        transport = Gathered(written, asyncio.get_running_loop())
+        transport.write(b"one ")
+        transport.write(b"two")
         assert written.emitted == []
         await asyncio.sleep(0)
         transport.write(b"the next")
         await asyncio.sleep(0)
         return list(written.emitted)
 
-    assert asyncio.run(main()) == [b"head body", b"the next"]
+    assert asyncio.run(main()) == [b"one two", b"the next"]
+
+
+def test_a_head_without_a_body_is_written() -> None:
+    async def main() -> list[bytes | None]:
+        written: Any = Written()
+        transport = Gathered(written, asyncio.get_running_loop())
+        transport.write(HEAD)
+        await asyncio.sleep(0)
+        assert written.emitted == []
+        await asyncio.sleep(10 * MOMENT)
+        return list(written.emitted)
+
+    assert asyncio.run(main()) == [HEAD]
 
 
 def test_what_was_written_comes_before_the_end() -> None:
