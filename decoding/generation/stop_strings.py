@@ -23,7 +23,7 @@ from decoding.models.weights.dtypes import Stored
 from decoding.text.token_texts import Text, token_texts
 
 MATCHED = -1  # csrc/kernels/search/stop.h
-KEPT = 8  # tables in the cache
+KEPT, BYTES = 8, 1 << 26  # tables in the cache, and bytes of all of them on one side
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,10 @@ def stop_table(tokenizer: Any, strings: Sequence[str], vocab: int, device: Devic
             table, prompt_table = build(read, texts, vocab)
             _cache[key] = (tokenizer, StopTable(copied_to(device, table), prompt_table))
         _cache.move_to_end(key)
-        while len(_cache) > KEPT:
+        while len(_cache) > KEPT or (len(_cache) > 1 and cached_bytes() > BYTES):
             _cache.popitem(last=False)
         return _cache[key][1]
+
+
+def cached_bytes() -> int:
+    return sum(table.prompt_table.nbytes for _, table in _cache.values())

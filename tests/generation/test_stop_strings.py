@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import transformers
 from transformers import StopStringCriteria
 
 from decoding.common.device import CPU
+from decoding.generation import stop_strings
 from decoding.generation.stop_strings import MATCHED, StopTable, stop_table
 from decoding.models.weights.dtypes import as_array
 from decoding.text.token_texts import token_texts
@@ -121,3 +123,16 @@ def test_what_is_refused_and_what_is_kept() -> None:
     assert stop_table(lambda: backend, ["a"], 70, CPU).prompt_table is first.prompt_table
     assert stop_table(backend, ["b"], 70, CPU).prompt_table is not first.prompt_table
     assert first.table.dtype == first.prompt_table.dtype == np.int32
+
+
+def test_the_cache_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of large vocabularies are large: the newest one is kept, and others beside it."""
+    texts = random_texts(0)
+    tokenizer, one = words(texts), 4 * 2 * len(texts)  # bytes of a table of one letter
+    monkeypatch.setattr(stop_strings, "_cache", OrderedDict())
+    monkeypatch.setattr(stop_strings, "BYTES", 2 * one)
+    for strings in ("a", "b", "c"):
+        stop_table(tokenizer, [strings], len(texts), CPU)
+    assert [key[2] for key in stop_strings._cache] == [("b",), ("c",)]
+    stop_table(tokenizer, ["abc"], len(texts), CPU)
+    assert [key[2] for key in stop_strings._cache] == [("abc",)]
