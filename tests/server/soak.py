@@ -20,6 +20,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from decoding.server.heaps import limit_heaps
+from decoding.server.run import collector_for_requests
 from tests.server.bodies import check
 from tests.server.held import Held
 from tests.server.live import Live, raw
@@ -122,9 +124,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that have gone
-    warnings.simplefilter("ignore")  # as `decoding serve` does: they are about clients' requests
+    # As `decoding serve` does: they are about clients' requests.
+    warnings.simplefilter("ignore")
+    limit_heaps()
     with tempfile.TemporaryDirectory() as folder:
-        with Live(all_models(Path(folder)), max_queue=1000) as live:
+        models = all_models(Path(folder))
+        with collector_for_requests(), Live(models, max_queue=1000) as live:
             before = open_files()
             answered, growth = soak(live, 60 * options.minutes)
             files = open_files() - before

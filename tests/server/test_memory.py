@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -55,6 +57,26 @@ def test_nothing_stays_of_who_has_gone(stream: bool, live: Live) -> None:
         reset(connection)
 
     check_held(live, ask, REQUESTS // 2, malloc=1024)  # how many there are at once is chance
+
+
+FREED = """
+import ctypes
+from decoding.server.heaps import LARGE, limit_heaps
+from tests.server.held import mallinfo2
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+assert limit_heaps()
+libc.free(libc.malloc(8 * LARGE))
+before = mallinfo2().hblks
+libc.malloc(2 * LARGE)
+assert mallinfo2().hblks == before + 1
+"""
+
+
+def test_large_blocks_are_none_of_a_heap() -> None:
+    """Also where a larger one was freed before."""
+    subprocess.run([sys.executable, "-c", FREED], check=True)
 
 
 def check_held(live: Live, ask: Callable[[], object], requests: int, malloc: int = 64) -> None:

@@ -116,6 +116,7 @@ def run(args: argparse.Namespace) -> None:
 
     try:
         from decoding.server.app import create_app
+        from decoding.server.heaps import limit_heaps
         from decoding.server.run import run as serve
         from decoding.server.settings import Settings
     except ModuleNotFoundError as error:
@@ -132,6 +133,7 @@ def run(args: argparse.Namespace) -> None:
         page=not args.no_page,
         **limits,
     )
+    limit_heaps()
     models = load_models(args)
     if is_follower():
         return follow(models)
