@@ -24,7 +24,7 @@ LARGE = 8192  # characters whose ids are made in a thread, so that the loop goes
 AHEAD = 2  # times the rows that step at once are inside an engine
 ALONE = 2  # requests that step alone are inside: one that runs, and the next
 INTERVAL = 0.02  # seconds between two pieces of a stream, at least
-PIECES = 3000  # of all streams in a second: they cost a fifth of a core
+PIECES = 1500  # of all streams in a second: they cost a tenth of a core
 T = TypeVar("T")
 
 
