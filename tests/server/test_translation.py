@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,19 @@ def test_libretranslate(live: Live) -> None:
     settings = live.ask("/frontend/settings").json
     assert settings["language"]["target"] == {"code": "en", "name": "English"}
     assert not settings["keyRequired"]
+
+
+def test_lines_of_a_body_share_steps(live: Live) -> None:
+    engine = live.served("demo").engine
+    assert engine is not None
+
+    def steps(lines: Sequence[str]) -> int:
+        before = engine.stats()["steps"]
+        assert live.ask("/translate", {"q": lines, "num_beams": 1}).status == 200
+        return int(engine.stats()["steps"] - before)
+
+    alone = [steps([line]) for line in LINES]
+    assert steps(LINES) < sum(alone) / 2
 
 
 def test_forms(live: Live) -> None:
