@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import decoding.server
-from decoding.cli.serve.models import named
+from decoding.cli.serve.models import named, shared_memory
+from decoding.common.device import CPU, Device
 from decoding.serving import Settings
+from decoding.serving.planning import SHARE
 from tests.cli.program import Program
 from tests.support.demo import DEMO
 
@@ -69,3 +72,17 @@ def test_the_extra_is_named(program: Program) -> None:
         program.monkeypatch.delitem(sys.modules, name)
     status, _, err = program("serve", "--model", str(DEMO))
     assert status == 2 and "pip install decoding[serve]" in err and os.linesep not in err[:-1]
+
+
+def test_models_of_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = decoding.load(STORIES, device="cpu", threads=1).spec
+    monkeypatch.setattr("decoding.cli.serve.models.available_memory", lambda device: 1000)
+
+    def shared(*places: Device, spec: object = spec) -> int | None:
+        models: Any = {i: SimpleNamespace(any_spec=spec, place=p) for i, p in enumerate(places)}
+        return shared_memory(models)
+
+    gpu = Device("cuda", 0)
+    assert shared(gpu, gpu) == 1000 * SHARE["cuda"] / 2
+    assert shared(gpu) is shared(CPU, CPU) is None, "each takes what it takes by itself"
+    assert shared(gpu, gpu, spec=None) is None, "encoders have no engine"
