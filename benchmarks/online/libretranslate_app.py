@@ -11,6 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import partial
+
+CONNECTIONS = 10_000
 
 
 class Whole:
@@ -31,9 +34,12 @@ def main() -> None:
     os.environ |= {"ARGOS_INTER_THREADS": threads, "ARGOS_INTRA_THREADS": "1"}
 
     import argostranslate.translate
+    import waitress
     from libretranslate.main import main
 
     logging.disable(logging.INFO)  # ten lines of each request
+    # By itself it serves 100 connections, which clients keep while others wait for one.
+    waitress.serve = partial(waitress.serve, connection_limit=CONNECTIONS)
     argostranslate.translate.MiniSBDSentencizer = Whole
     sys.argv[1:] = ["--host", "127.0.0.1", "--port", port, "--disable-files-translation"]
     main()
