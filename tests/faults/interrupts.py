@@ -40,6 +40,7 @@ DEMO = ROOT / "models/demo"
 STORIES = ROOT / "tests/data/stories260K"
 LINES = 60  # of input
 SECONDS = 400  # until a run hangs
+SPLIT = "--device cpu --threads 1 --tensor-parallel 2"
 SERVES = 3.0  # seconds that a server runs, at most
 STOPPED = (130, -signal.SIGINT)
 UNREAD = (141, -signal.SIGPIPE)  # the reader of the output has gone
@@ -58,6 +59,10 @@ class Command(NamedTuple):
 COMMANDS = {
     "translate": Command(f"translate --model {DEMO} {{shared}}/de --batch-tokens 64 --progress"),
     "translate-file": Command(f"translate --model {DEMO} {{shared}}/de -o {{folder}}/out", "out"),
+    "translate-json": Command(f"translate --model {DEMO} {{shared}}/de --line-buffered --json"),
+    "split": Command(
+        f"translate --model {DEMO} {{shared}}/de -o {{folder}}/out --quiet {SPLIT}", "out"
+    ),
     "generate": Command(f"generate --model {STORIES} {{shared}}/en --batch-tokens 64"),
     "stream": Command(f"generate --model {STORIES} {{shared}}/en --stream --max-new-tokens 30"),
     "score": Command(f"score --model {STORIES} {{shared}}/en --batch-tokens 64"),
@@ -71,6 +76,7 @@ COMMANDS = {
     ),
     "plan": Command(f"plan --model {DEMO} --full"),
     "serve": Command(f"serve --model {STORIES} --port 0"),
+    "serve-split": Command(f"serve --model {STORIES} --port 0 {SPLIT}"),
     "compare": Command(
         f"compare --model {DEMO} --text {{shared}}/de --lines 2 --batch 1 --beams 1 --lengths 8 "
         "--rounds 1 --json {folder}/found.json",
@@ -172,7 +178,7 @@ class Interrupted:
         self._command = COMMANDS[name]
         # Else a shell's job in the background, which ignores Ctrl-C, would start others that do.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        serves = name == "serve"  # until it is stopped
+        serves = name.startswith("serve")  # until it is stopped
         began = time.perf_counter()
         self.whole = self.run(Moment(SERVES if serves else math.inf))
         self.seconds = time.perf_counter() - began
@@ -197,7 +203,7 @@ class Interrupted:
                 )
                 os.close(pipe)
                 moment.interrupt(process, reader)
-            left = left_of(process.pid) + [path.name for path in temporary.iterdir()]
+            left = left_of(temporary) + [path.name for path in temporary.iterdir()]
             file = folder / self._command.file
             return Ending(
                 process.wait(),
@@ -236,24 +242,25 @@ class Interrupted:
         return ""
 
 
-def left_of(session: int) -> list[str]:
-    """The processes that are left of a session, once they have had time to end."""
+def left_of(temporary: Path) -> list[str]:
+    """The processes that are left of a run, once they have had time to end. temporary: their
+    folder, by which they are known; ranks of a split model are in sessions of their own."""
+    mark = f"TMPDIR={temporary}".encode()
     until = time.monotonic() + ENDED
-    while (found := members(session)) and time.monotonic() < until:
+    while (found := members(mark)) and time.monotonic() < until:
         time.sleep(0.01)
     return found
 
 
-def members(session: int) -> list[str]:
+def members(mark: bytes) -> list[str]:
+    """Processes that have it in their environment, which one that has ended does not show."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
-            name, _, fields = stat.read_text().rpartition(") ")
-        except OSError:  # it has ended
+            if mark in environ.read_bytes().split(b"\0"):
+                found.append((environ.parent / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # it has ended, or is not ours
             continue
-        state, _, _, its, *_ = fields.split()
-        if int(its) == session and state != "Z":
-            found.append(name)
     return found
 
 

@@ -16,6 +16,7 @@ def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     assert interrupt("translate", tmp_path, range(2), seed=0) == 0
     assert interrupt("embed", tmp_path, range(1), seed=0) == 0
+    assert interrupt("split", tmp_path, range(2), seed=0) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

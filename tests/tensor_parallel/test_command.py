@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from decoding.cli.ranks.launch import Ranks
 from tests.cli.program import Program, one_line
 
 GERMAN = ["Guten Tag!", "", "Das ist ein Haus.", "Wie geht es Ihnen heute?"]
@@ -77,6 +79,25 @@ def test_ctrl_c_ends_all_ranks_without_a_word() -> None:
     process.send_signal(signal.SIGINT)
     assert (end(process), process.returncode) == ("", 130)
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+
+
+def test_ctrl_c_while_ranks_start_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also none that has started, and that nobody knew of yet."""
+    started, popen = [], subprocess.Popen
+
+    def interrupted(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        signal.raise_signal(signal.SIGINT)
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with open(os.devnull, "rb") as file, pytest.raises(KeyboardInterrupt), Ranks(2) as ranks:
+            ranks.start([], [file, file], [None, None])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [process.poll() for process in started] == [-signal.SIGKILL]
 
 
 def test_what_is_wrong_is_said_once(program: Program, tmp_path: Path) -> None:

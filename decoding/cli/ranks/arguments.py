@@ -9,6 +9,7 @@ import sys
 
 from decoding.cli.arguments import positive
 from decoding.cli.corpus.arguments import inputs_of
+from decoding.common.starting import ENDING, release_signals
 
 
 def add_tensor_parallel_argument(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,7 @@ def is_follower() -> bool:
 
 def become_rank(args: argparse.Namespace) -> None:
     """Rank 0 alone writes. Raises ValueError where the ranks would not read the same."""
+    release_signals(*ENDING)  # which our launcher has held
     if reads_stdin(args) and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
         raise ValueError(
             "every rank reads the whole input: name files, or let `decoding` start the ranks itself"

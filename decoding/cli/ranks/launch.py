@@ -17,6 +17,7 @@ from typing import IO
 
 from decoding.cli.ranks.arguments import reads_stdin
 from decoding.cli.reading import opened_input
+from decoding.common.starting import ENDING, held_signals
 
 LOOK = 0.02  # seconds between two looks at the ranks
 GRACE = 10.0  # seconds that ranks have to end, once one has
@@ -33,9 +34,11 @@ def launch(words: Sequence[str], args: argparse.Namespace) -> int:
         spool = stack.enter_context(spooled()) if reads_stdin(args) else os.devnull
         said = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, size))]
         stdin = [stack.enter_context(open(spool, "rb")) for _ in range(size)]
-        ranks = stack.enter_context(Ranks(words, stdin, said))
+        ranks = stack.enter_context(Ranks(size))
+        ranks.start(words, stdin, said)
         code = ranks.wait(GRACE + drain)
-        if code and ranks.codes[0] in (0, None, -signal.SIGKILL):  # rank 0 has not said why
+        unsaid = ranks.codes[0] in (0, None, -signal.SIGKILL)  # rank 0 has not said why
+        if code and unsaid and ranks.asked is None:
             show(said, ranks.codes)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
@@ -45,22 +48,24 @@ def launch(words: Sequence[str], args: argparse.Namespace) -> int:
 class Ranks:
     """The processes. Leaving the block ends them."""
 
-    def __init__(
+    def __init__(self, size: int) -> None:
+        self.codes: list[int | None] = [None] * size
+        self.asked: signal.Signals | None = None  # to end, by this signal
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(
         self,
         words: Sequence[str],
         stdin: Sequence[IO[bytes]],
         said: Sequence[IO[bytes] | None],
     ) -> None:
         """said: where what a rank says on standard error goes; None: to ours."""
-        size = len(stdin)
+        size = len(self.codes)
         shared = {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
-        self.codes: list[int | None] = [None] * size
-        self._asked: signal.Signals | None = None  # to end, by this signal
-        self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self._processes.append(
-                subprocess.Popen(
+            with held_signals(*ENDING):  # else one that has started may not be known
+                process = subprocess.Popen(
                     [sys.executable, "-m", "decoding", *words],
                     env={**os.environ, **shared, **own},
                     stdin=stdin[rank],
@@ -68,7 +73,7 @@ class Ranks:
                     stderr=said[rank],
                     start_new_session=True,  # Ctrl-C comes to us, and from us to rank 0
                 )
-            )
+                self._processes.append(process)
 
     def __enter__(self) -> Ranks:
         return self
@@ -80,21 +85,25 @@ class Ranks:
 
     def wait(self, grace: float) -> int:
         """The exit code of the first that fails; the others then have GRACE seconds to end. A
-        signal to end goes to rank 0, and all have `grace` seconds then."""
+        signal to end goes to rank 0, which all wait for then, `grace` seconds at most."""
         first, end = 0, float("inf")
-        while None in self.codes and time.monotonic() < end:
+        while self._goes_on() and time.monotonic() < end:
             try:
                 time.sleep(LOOK)
                 failed = self._look()
+                first = first or failed
+                if first or self.codes[0] is not None:
+                    end = min(end, time.monotonic() + GRACE)
             except (KeyboardInterrupt, Terminated) as error:
-                is_interrupt, failed = isinstance(error, KeyboardInterrupt), 0
-                self._asked = signal.SIGINT if is_interrupt else signal.SIGTERM
-                self._processes[0].send_signal(self._asked)
+                is_interrupt = isinstance(error, KeyboardInterrupt)
+                self.asked = signal.SIGINT if is_interrupt else signal.SIGTERM
+                self._processes[0].send_signal(self.asked)
                 end = min(end, time.monotonic() + grace)
-            first = first or failed
-            if first or self.codes[0] is not None:
-                end = min(end, time.monotonic() + GRACE)
-        return first if self._asked is None else 128 + self._asked
+        return first if self.asked is None else 128 + self.asked
+
+    def _goes_on(self) -> bool:
+        """Where it is to end, ranks that follow have nothing to write after rank 0."""
+        return self.codes[0] is None if self.asked else None in self.codes
 
     def _look(self) -> int:
         """The exit code of a rank that has failed since the last look; 0: none has."""
@@ -102,7 +111,7 @@ class Ranks:
         for rank, process in enumerate(self._processes):
             if self.codes[rank] is None and (code := process.poll()) is not None:
                 self.codes[rank] = code
-                if code < 0 and -code != self._asked:
+                if code < 0 and -code != self.asked:
                     name = signal.Signals(-code).name
                     print(f"decoding: error: {name} has ended rank {rank}", file=sys.stderr)
                 failed = failed or (code if code >= 0 else 128 - code)
