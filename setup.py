@@ -10,9 +10,10 @@ the PATH, or in the packages of the extra `cuda`. DECODING_CUDA_ARCHS names othe
 is machine code for Ampere and Hopper, which also runs on their kin, and PTX of the last one, which
 newer GPUs compile when they load it; "90a" is for Hopper alone; empty, it leaves CUDA out.
 
-Other settings: CXX, the C++ compiler; NVCC_APPEND_FLAGS, which nvcc reads itself;
-DECODING_KERNELS=0 leaves decoding/_kernels out; DECODING_LOCAL_VERSION=cu128 names a wheel's
-version after the CUDA that it was compiled with, 0.1.0+cu128. ccache is used where it is found.
+Other settings: CXX, the C++ compiler; NVCC_APPEND_FLAGS, which nvcc reads itself: for wheels
+--compress-mode=size, which compresses machine code, too; DECODING_KERNELS=0 leaves
+decoding/_kernels out; DECODING_LOCAL_VERSION=cu128 names a wheel's version after the CUDA that it
+was compiled with, 0.1.0+cu128. ccache is used where it is found.
 
 DECODING_SANITIZE=address,undefined builds the CPU engine with these sanitizers of the compiler, for
 `make sanitize`: into build/sanitize-address,undefined, the modules too, so that the normal build
@@ -163,12 +164,14 @@ class Cuda:
 
     @property
     def targets(self) -> str:
-        """Machine code for each target, and what newer GPUs compile for the last one."""
+        """Machine code for each target, and what newer GPUs compile for the last one: not that of
+        "90a", which no other GPU takes."""
         # Instructions that only Hopper has ask for a target of its own.
         exact = ["90a" if arch == "90" else arch for arch in self.archs]
         real = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in exact]
         newest = self.archs[-1]
-        return " ".join([*real, f"-gencode=arch=compute_{newest},code=compute_{newest}"])
+        newer = [f"-gencode=arch=compute_{newest},code=compute_{newest}"] * newest.isdigit()
+        return " ".join([*real, *newer])
 
 
 def in_module(source: Path, module: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -63,6 +65,22 @@ def test_every_change_of_a_source_changes_the_hash(tmp_path: Path) -> None:
     second = sources_hash(tmp_path)
     (tmp_path / "a.cc").rename(tmp_path / "b.cc")
     assert len({first, second, sources_hash(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("archs", "code"),
+    [
+        ("80 90", ["sm_80", "sm_90a", "compute_90"]),
+        ("89", ["sm_89", "compute_89"]),
+        ("90a", ["sm_90a"]),  # newer GPUs could not compile it
+    ],
+)
+def test_what_is_compiled_for_gpus(archs: str, code: list[str]) -> None:
+    setup = PACKAGE.parent / "setup.py"
+    if not setup.exists():
+        pytest.skip("an installed wheel has no sources beside it")
+    cuda = runpy.run_path(str(setup))["Cuda"](Path("nvcc"), archs.split())
+    assert re.findall(r",code=(\w+)", cuda.targets) == code
 
 
 def test_models_cannot_be_imported_under_a_second_name() -> None:
