@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -124,17 +125,59 @@ def test_the_largest_numbers_are_those_of_transformers() -> None:
         assert found[tensor] == pytest.approx(expected, rel=1e-4), tensor
 
 
-def test_how_far_beyond_float16() -> None:
-    """The question of who has a T5 that overflows, asked in float32."""
-    hf_model = FAMILIES["t5"].model()
+def beyond_float16(name: str) -> tuple[Any, str]:
+    """One whose token BIG makes a feed-forward block of layer 1 larger than float16 holds, as some
+    published T5 and Gemma do."""
+    hf_model = FAMILIES[name].model()
     with torch.no_grad():
-        hf_model.encoder.block[1].layer[-1].DenseReluDense.wi.weight *= 1e6
-        hf_model.encoder.block[1].layer[-1].DenseReluDense.wo.weight *= 1e-6
+        embeddings = hf_model.get_input_embeddings().weight
+        embeddings[:, 0] = 0
+        embeddings[BIG, 0] = 100
+        if name == "t5":
+            stack, layer = "encoder", hf_model.encoder.block[1].layer[-1]
+            layer.layer_norm.weight[0] = 10
+            layer.DenseReluDense.wi.weight[:, 0] = 6e4
+            layer.DenseReluDense.wo.weight *= 1e-4
+        else:
+            stack, layer = "decoder", hf_model.model.layers[1]
+            layer.post_attention_layernorm.weight[0] = 10
+            layer.mlp.gate_proj.weight[:, 0] = layer.mlp.up_proj.weight[:, 0] = 100
+            layer.mlp.down_proj.weight *= 1e-4
+        for key, parameter in hf_model.named_parameters():  # no block changes that number
+            if re.search(r"(self_attn\.o_proj|down_proj|Attention\.o|wo)\.weight$", key):
+                parameter[0] = 0
+    return hf_model, f"{stack} layer 1, feed-forward inner activations"
+
+
+@pytest.mark.parametrize("name", ["t5", "gemma"])
+def test_how_far_beyond_float16(name: str) -> None:
+    """The question of who has a model that overflows, asked in float32."""
+    hf_model, tensor = beyond_float16(name)
     model = decoding.load(hf_model, "cpu", "float32", threads=1, detect_overflow=True)
-    model.generate([[5, 6, 7]], max_new_tokens=4)
+    model.generate([[5, 6, 7]], **OPTIONS)
+    assert all(each.float16_share < 0.1 for each in model.overflow_statistics())
+    model.generate([[5, BIG, 7]], **OPTIONS)
     beyond = [each for each in model.overflow_statistics() if each.float16_share > 1]
-    assert [each.tensor for each in beyond] == ["encoder layer 1, feed-forward inner activations"]
+    assert [each.tensor for each in beyond] == [tensor]
     assert beyond[0].largest == beyond[0].float16_share * FLOAT16 and not beyond[0].not_finite
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["t5", "gemma"])
+def test_float16_names_what_it_cannot_hold(name: str) -> None:
+    hf_model, tensor = beyond_float16(name)
+    model = decoding.load(hf_model, "cuda", "float16", detect_overflow=True)
+    rows = [[5, 6, 7], [5, BIG, 7], [8, 4]]
+    said = f"not finite .* for item {{}} at step 1, first in the {tensor}$"
+    searches: list[dict[str, Any]] = [{}, {"num_beams": 3}]
+    for search in searches:
+        with pytest.raises(decoding.Error, match=said.format(1)):
+            model.generate(rows, **OPTIONS, **search)
+    with decoding.Engine(model) as engine:
+        requests = [engine.submit(row, **OPTIONS) for row in rows]
+        for row, request in zip(rows, requests, strict=True):
+            found = outcome(request.result)
+            assert bool(re.search(said.format(0), str(found))) == (BIG in row), found
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])

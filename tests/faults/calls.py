@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 import decoding
 from decoding.serving import planning
 from tests.models.quantised.checkpoints import LAYOUTS, theirs, write_quantised
 from tests.server.models import sentence_model
 from tests.support.demo import DEMO
 from tests.support.grammar import tokenizer
+from tests.support.random_models import load as load_random
 from tests.support.random_models import ours, reference
 
 TEXTS = ["Guten Morgen!", "Danke, mir geht es gut."]
@@ -83,6 +86,35 @@ def generate(**options: Any) -> Callable[[Path, str], Call]:
         return lambda: model.generate(IDS, **SHORT, **options).tolist()
 
     return prepare
+
+
+def generate_with(model: Callable[[str], Any]) -> Callable[[Path, str], Call]:
+    """model: loads that of a device."""
+
+    def prepare(folder: Path, device: str) -> Call:
+        loaded = model(device)
+        return lambda: loaded.generate(IDS, **SHORT, num_beams=2).tolist()
+
+    return prepare
+
+
+def small_cache(device: str) -> Any:
+    """Keys and values in fewer bits than the weights."""
+    dtypes = ("float32", "bfloat16") if device == "cpu" else ("float16", "fp8")
+    return load_random("gpt2", device, threads=1, dtype=dtypes[0], kv_cache_dtype=dtypes[1])
+
+
+def generate_streamed(folder: Path, device: str) -> Call:
+    model = ours("gpt2", device)
+    return lambda: [list(new) for [new] in model.stream(IDS[:1], **SHORT)]
+
+
+def generate_shortlisted(folder: Path, device: str) -> Call:
+    """For the CPU alone."""
+    model = ours("marian")
+    likely = np.tile(np.arange(4, 24, dtype=np.int32), (60, 1))
+    shortlist = decoding.Shortlist(likely, np.array([2, 3], np.int32), 60)
+    return lambda: model.generate(IDS, **SHORT, shortlist=shortlist).tolist()
 
 
 def generate_many(folder: Path, device: str) -> Call:
@@ -175,6 +207,11 @@ CALLS: dict[str, Callable[[Path, str], Call]] = {
     "groups": generate(num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
     "constrained": generate(force_words_ids=[[7, 8], [[9], [10]]], num_beams=3),
     "guided": generate(guidance_scale=1.5, sequence_bias=[[[7, 8], 2.0]]),
+    "small-cache": generate_with(small_cache),
+    "overflow": generate_with(lambda device: load_random("gpt2", device, detect_overflow=True)),
+    "int8": generate_with(lambda device: load_random("gpt2", device, dtype="int8", threads=1)),
+    "streamed": generate_streamed,
+    "shortlisted": generate_shortlisted,
     "many": generate_many,
     "translate": translate,
     "score": score,
