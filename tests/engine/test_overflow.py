@@ -167,7 +167,8 @@ def test_how_far_beyond_float16(name: str) -> None:
 def test_float16_names_what_it_cannot_hold(name: str) -> None:
     hf_model, tensor = beyond_float16(name)
     model = decoding.load(hf_model, "cuda", "float16", detect_overflow=True)
-    rows = [[5, 6, 7], [5, BIG, 7], [8, 4]]
+    # At its end: what the last layer's block makes of a token reaches no other one.
+    rows = [[5, 6, 7], [5, 7, BIG], [8, 4]]
     said = f"not finite .* for item {{}} at step 1, first in the {tensor}$"
     searches: list[dict[str, Any]] = [{}, {"num_beams": 3}]
     for search in searches:
