@@ -43,8 +43,9 @@ struct OnlineSoftmaxLanes {
   Floats maximum = broadcast(-__builtin_inff());
   Floats sum = {};  // of the weights so far
 
-  // scores: `count` rows, `stride` elements apart
-  Floats weigh(float* scores, size_t stride, int count) {
+  // Looks at `count` rows of scores, `stride` elements apart, and returns the factor for all that
+  // was added up with earlier weights.
+  Floats raise(const float* scores, size_t stride, int count) {
     const Floats before = maximum;
     Floats other = maximum;  // two chains take half as long as one
     for (int k = 0; k + 1 < count; k += 2) {
@@ -53,18 +54,22 @@ struct OnlineSoftmaxLanes {
     }
     if (count % 2 != 0) maximum = max(load(scores + (count - 1) * stride), maximum);
     maximum = max(maximum, other);
-    // -inf must not meet itself in lanes that have seen nothing yet.
-    const Floats base = maximum == -__builtin_inff() ? Floats{} : maximum;
+    return before == maximum ? broadcast(1.0f) : exp_not_above_0(before - base());
+  }
+
+  // Turns them into weights; rescale: what raise() has returned.
+  void weigh(float* scores, size_t stride, int count, Floats rescale) {
     Floats total = {};
     for (int k = 0; k < count; ++k) {
-      const Floats weight = exp_not_above_0(load(scores + k * stride) - base);
+      const Floats weight = exp_not_above_0(load(scores + k * stride) - base());
       store(scores + k * stride, weight);
       total += weight;
     }
-    const Floats rescale = before == maximum ? broadcast(1.0f) : exp_not_above_0(before - base);
     sum = fma(rescale, sum, total);
-    return rescale;
   }
+
+  // -inf must not meet itself in lanes that have seen nothing yet.
+  Floats base() const { return maximum == -__builtin_inff() ? Floats{} : maximum; }
 
   Floats normaliser() const { return sum == 0.0f ? Floats{} : 1.0f / sum; }
 };

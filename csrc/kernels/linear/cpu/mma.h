@@ -42,14 +42,13 @@ inline int64_t word(const int32_t* from) {
 }
 
 // multiply_tile of tile.h for these: multiply_rows finds it through its arguments.
-template <typename Dot, int rows, int vectors, int lines, typename Left>
+template <typename Dot, int rows, int vectors, int lines, typename Left, typename Take>
   requires AddsPairs<Dot>
-inline void multiply_tile(Left a, MatrixView<const typename Dot::Right> b,
-                          MatrixView<typename Dot::Sum> c, int depth, Begin begin,
-                          Prefetch<lines> prefetch) {
+inline void multiply_tile(Left a, MatrixView<const typename Dot::Right> b, int column, Take take,
+                          int depth, Prefetch<lines> prefetch) {
   // Half of a pair would be idle.
   if constexpr (rows == 1) {
-    return multiply_tile<typename Dot::Single, 1, vectors>(a, b, c, depth, begin, prefetch);
+    return multiply_tile<typename Dot::Single, 1, vectors>(a, b, column, take, depth, prefetch);
   }
   using Sums = Vector<typename Dot::Sum>;
   constexpr int pairs = (rows + 1) / 2;  // the second row of the last one may be the first again
@@ -67,7 +66,7 @@ inline void multiply_tile(Left a, MatrixView<const typename Dot::Right> b,
     for (int v = 0; v < vectors; ++v) {
       // After an odd number of lines comes one of zeros, which meets numbers: prepare_row has
       // written zeros behind an odd number of pairs of bfloat16, and integers are all finite.
-      const int32_t* line = &b.at(k, v * kLanes);
+      const int32_t* line = &b.at(k, column + v * kLanes);
       const Ints first = load(line), next = k + 1 < depth ? load(line + b.stride) : Ints{};
       const Ints low = __builtin_shuffle(first, next, Ints{0, 4, 1, 5});
       const Ints high = __builtin_shuffle(first, next, Ints{2, 6, 3, 7});
@@ -84,8 +83,7 @@ inline void multiply_tile(Left a, MatrixView<const typename Dot::Right> b,
     for (int v = 0; v < vectors; ++v) {
       const Sums low = sum[r / 2][2 * v], high = sum[r / 2][2 * v + 1];
       const Ints half = r % 2 == 0 ? Ints{0, 1, 4, 5} : Ints{2, 3, 6, 7};
-      typename Dot::Sum* to = c.data + r * c.stride + v * kLanes;
-      store(to, (begin == Begin::yes ? Sums{} : load(to)) + __builtin_shuffle(low, high, half));
+      take(r, column + v * kLanes, __builtin_shuffle(low, high, half));
     }
   }
 }

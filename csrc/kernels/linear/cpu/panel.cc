@@ -29,7 +29,8 @@ void multiply_block(MatrixView<const typename Dot::Left> x, int rows,
     const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
     const auto multiply = [&](auto prefetch) {
       multiply_rows<Dot>(end - begin, {x.data + begin * x.stride, x.stride}, {weight, kPanel},
-                         {sums + begin * kPanel, kPanel}, depth, kPanel, prefetch, begin_sums);
+                         Into<typename Dot::Sum>{{sums + begin * kPanel, kPanel}, begin_sums},
+                         depth, kPanel, prefetch);
     };
     if (tiles == 1) {
       multiply(next);
