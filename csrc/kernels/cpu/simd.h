@@ -112,6 +112,17 @@ inline Floats fma(Floats a, Floats b, Floats c) {
 
 inline Floats fma(float a, Floats b, Floats c) { return fma(broadcast(a), b, c); }
 
+// The product a * b, which no compiler fuses with a sum behind it, whatever code is around it.
+inline Floats product(Floats a, Floats b) {
+  Floats value = a * b;
+#if defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif defined(__AVX2__)
+  asm("" : "+x"(value));
+#endif
+  return value;
+}
+
 // Where one operand is NaN, the second one comes out.
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
@@ -202,8 +213,8 @@ inline void for_vectors(int size, Use&& use) {
 }
 
 // Across the lanes, halves first: the order is fixed.
-template <typename Combine>
-inline float reduce(Floats x, Combine combine) {
+template <typename Values, typename Combine>
+inline auto reduce(Values x, Combine combine) {
   for (int half = kLanes / 2; half > 0; half /= 2) {
     x = combine(x, __builtin_shuffle(x, (lane_ids() + half) & (kLanes - 1)));
   }
@@ -216,6 +227,10 @@ inline float sum_of(Floats x) {
 
 inline float max_of(Floats x) {
   return reduce(x, [](Floats a, Floats b) { return max(a, b); });
+}
+
+inline int32_t max_of(Ints x) {
+  return reduce(x, [](Ints a, Ints b) { return max(a, b); });
 }
 
 // The coefficients below are our own: minimax fits (Lawson's iteration on Chebyshev nodes, in

@@ -16,18 +16,29 @@ namespace {
 // Writes activation(sums + bias) + residual for rows from `row` on and a panel's columns.
 template <Activation activation>
 void finish(const LinearParams<float>& p, int row, int column, const PanelSums& sums) {
-  for_each_sum(sums, [&](int r, int c, Floats y, auto... count) {
-    const size_t at = static_cast<size_t>(row + r) * p.weight.outputs + column + c;
-    if (p.bias != nullptr) y += load(p.bias + column + c, count...);
+  const size_t outputs = p.weight.outputs, first = row * outputs + column;
+  const float* bias = p.bias == nullptr ? nullptr : p.bias + column;
+  const float* residual = p.residual == nullptr ? nullptr : p.residual + first;
+  for_each_sum(sums, [=, to = p.y + first](int r, int c, Floats y, auto... count) {
+    const size_t at = r * outputs + c;
+    if (bias != nullptr) y += load(bias + c, count...);
     y = activate<activation>(y);
-    if (p.residual != nullptr) y += load(p.residual + at, count...);
-    store(p.y + at, y, count...);
+    if (residual != nullptr) y += load(residual + at, count...);
+    store(to + at, y, count...);
   });
 }
 
 void finish(const LinearParams<float>& p, int row, int column, const PanelSums& sums) {
   with_activation(p.activation,
                   [&]<Activation activation>() { finish<activation>(p, row, column, sums); });
+}
+
+// Asks for the lines of y that rows [row, end) of a panel go to, so that no store waits for them.
+void fetch(const LinearParams<float>& p, int row, int end, int column) {
+  for (; row < end; ++row) {
+    const float* y = p.y + static_cast<size_t>(row) * p.weight.outputs + column;
+    for (int c = 0; c < kPanel; c += 16) __builtin_prefetch(y + c, 1);
+  }
 }
 
 }  // namespace
@@ -51,8 +62,12 @@ void linear(cpu::Stream<isa>& stream, const LinearParams<T>& p) {
       const int panel = item / blocks(), row = item % blocks() * most;
       const int rows = std::min(most, count - row);
       alignas(64) float sums[cpu::kRowBlock * kPanel];
-      cpu::finish(p, first + row, panel * kPanel,
-                  cpu::multiply_panel<isa>(kind, p.weight, panel, x.from(row), rows, sums));
+      const auto finish = [&](int begin, const cpu::PanelSums& tile) {
+        const int end = begin + tile.rows, next = std::min(end + tile.rows, rows);
+        cpu::fetch(p, first + row + end, first + row + next, panel * kPanel);
+        cpu::finish(p, first + row + begin, panel * kPanel, tile);
+      };
+      cpu::multiply_panel<isa>(kind, p.weight, panel, x.from(row), rows, sums, finish);
     }
   });
 }

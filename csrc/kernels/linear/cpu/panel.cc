@@ -15,15 +15,16 @@ namespace {
 
 constexpr int kDepth = 64;  // lines of a block: 16 KB of weights
 
-// sums += x weight for one block of a panel. Meanwhile the tiles ask for the next block, each for
-// its part of every line of four cache lines, so that requests spread evenly over the time there
-// is: memory then is never idle, and never has more to do than it can queue.
-template <typename Dot>
+// sums += x weight for one block of a panel, and done(begin, end) for each tile of rows. Meanwhile
+// the tiles ask for the next block, each for its part of every line of four cache lines, so that
+// requests spread evenly over the time there is: memory then is never idle, and never has more to
+// do than it can queue.
+template <typename Dot, typename Done>
 void multiply_block(MatrixView<const typename Dot::Left> x, int rows,
                     const typename Dot::Right* weight, int depth, typename Dot::Sum* sums,
-                    Begin begin_sums) {
+                    Begin begin_sums, Done&& done) {
   const int tiles = (rows + kTileRows - 1) / kTileRows;
-  const auto* behind = reinterpret_cast<const std::byte*>(weight + kDepth * kPanel);
+  const auto* behind = reinterpret_cast<const std::byte*>(weight + depth * kPanel);
   const Prefetch<4> next{{behind, sizeof(float) * kPanel}};
   for (int tile = 0; tile < tiles; ++tile) {  // of nearly as many rows
     const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
@@ -41,19 +42,26 @@ void multiply_block(MatrixView<const typename Dot::Left> x, int rows,
     } else {
       multiply(Prefetch<0>{});
     }
+    done(begin, end);
   }
 }
 
-template <typename Dot>
+template <typename Dot, typename Done>
 void multiply(const LinearWeight& weight, int panel, const Operand& x, int rows,
-              typename Dot::Sum* sums) {
+              typename Dot::Sum* sums, Done&& done) {
   const size_t lines = (weight.inputs + Dot::kInputs - 1) / Dot::kInputs;
   const auto* from = static_cast<const typename Dot::Right*>(weight.data) + panel * lines * kPanel;
   const auto* left = reinterpret_cast<const typename Dot::Left*>(x.rows);
-  for (size_t k = 0; k < lines; k += kDepth) {
-    const int depth = std::min<size_t>(kDepth, lines - k);
+  // Integers may be added up in any order; many rows then take twice as many lines at a time.
+  const bool deep = std::is_same_v<typename Dot::Sum, int32_t> && rows > 2 * kTileRows;
+  const size_t block = deep ? 2 * kDepth : kDepth;
+  for (size_t k = 0; k < lines; k += block) {
+    const int depth = std::min(block, lines - k);
+    const bool last = k + depth == lines;
     multiply_block<Dot>({left + k * Dot::kParts, x.stride / sizeof *left}, rows, from + k * kPanel,
-                        depth, sums, k == 0 ? Begin::yes : Begin::no);
+                        depth, sums, k == 0 ? Begin::yes : Begin::no, [&](int begin, int end) {
+                          if (last) done(begin, end);
+                        });
   }
 }
 
@@ -74,9 +82,7 @@ float quantise(const float* x, int inputs, int offset, Use&& use) {
   for_vectors(inputs, [&](int i, auto... count) {
     largest = max(largest, bits(abs(load(x + i, count...))));
   });
-  int32_t most = 0;
-  for (int lane = 0; lane < kLanes; ++lane) most = std::max(most, largest[lane]);
-  const float a = __builtin_bit_cast(float, most);
+  const float a = __builtin_bit_cast(float, max_of(largest));
   const float steps = a > 1e-36f ? 127.0f / a : 0.0f;  // which must not be infinite
   for_vectors(inputs, [&](int i, auto... count) {
     use(i, __builtin_convertvector(nearest(load(x + i, count...) * steps) + offset, Bytes));
@@ -123,51 +129,46 @@ void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to) {
 }
 
 template <Isa isa>
-PanelSums multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x,
-                         int rows, float* sums) {
+void multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x, int rows,
+                    float* sums, const Finish& finish) {
   int32_t* integers = reinterpret_cast<int32_t*>(sums);
+  const int column = panel * kPanel;
+  const bool scaled = weight.kind == WeightKind::int8, shifted = scaled && offset_of(kind) != 0;
+  const auto done = [&](int begin, int end) {
+    finish(begin, {.sums = sums + begin * kPanel,
+                   .scale = scaled ? weight.scale + column : nullptr,
+                   .weight_sums = shifted ? weight.sums + column : nullptr,
+                   .x = x.from(begin),
+                   .rows = end - begin,
+                   .columns = std::min(kPanel, weight.outputs - column)});
+  };
   switch (kind) {
     case DotKind::float32:
-      multiply<Float32Dot>(weight, panel, x, rows, sums);
-      break;
+      return multiply<Float32Dot>(weight, panel, x, rows, sums, done);
     case DotKind::bfloat16_wide:
-      multiply<Bfloat16WideDot>(weight, panel, x, rows, sums);
-      break;
+      return multiply<Bfloat16WideDot>(weight, panel, x, rows, sums, done);
     case DotKind::int8_wide:
-      multiply<Int8WideDot>(weight, panel, x, rows, integers);
-      break;
+      return multiply<Int8WideDot>(weight, panel, x, rows, integers, done);
 #if defined(__AVX512F__)
     case DotKind::bfloat16:
-      multiply<Bfloat16Dot>(weight, panel, x, rows, sums);
-      break;
+      return multiply<Bfloat16Dot>(weight, panel, x, rows, sums, done);
 #elif defined(DECODING_NEON)
     case DotKind::bfloat16:
-      multiply<Bfloat16Mma>(weight, panel, x, rows, sums);
-      break;
+      return multiply<Bfloat16Mma>(weight, panel, x, rows, sums, done);
     case DotKind::int8_mma:
-      multiply<Int8Mma>(weight, panel, x, rows, integers);
-      break;
+      return multiply<Int8Mma>(weight, panel, x, rows, integers, done);
 #endif
 #if defined(__AVX512F__) || defined(DECODING_NEON)
     case DotKind::int8:
-      multiply<Int8Dot>(weight, panel, x, rows, integers);
-      break;
+      return multiply<Int8Dot>(weight, panel, x, rows, integers, done);
 #endif
     default:
-      break;
+      return;
   }
-  const int column = panel * kPanel;
-  const bool scaled = weight.kind == WeightKind::int8, shifted = scaled && offset_of(kind) != 0;
-  return {.sums = sums,
-          .scale = scaled ? weight.scale + column : nullptr,
-          .weight_sums = shifted ? weight.sums + column : nullptr,
-          .x = x,
-          .rows = rows,
-          .columns = std::min(kPanel, weight.outputs - column)};
 }
 
 template void prepare_row<Isa::DECODING_ISA>(DotKind, const float*, int, uint8_t*);
-template PanelSums multiply_panel<Isa::DECODING_ISA>(DotKind, const LinearWeight&, int,
-                                                     const Operand&, int, float*);
+template void multiply_panel<Isa::DECODING_ISA>(DotKind, const LinearWeight&, int, const Operand&,
+                                                int, float*, const Finish&);
 
 }  // namespace decoding::cpu

@@ -59,10 +59,27 @@ struct PanelSums {
   int rows, columns;
 };
 
+// What finishes the sums of a few rows while they are in the first-level cache: any function of
+// (row, sums), with `row` the first one's number among those of multiply_panel.
+class Finish {
+ public:
+  template <typename Use>
+  Finish(const Use& use)
+      : use_(&use), call_([](const void* use, int row, const PanelSums& sums) {
+          (*static_cast<const Use*>(use))(row, sums);
+        }) {}
+
+  void operator()(int row, const PanelSums& sums) const { call_(use_, row, sums); }
+
+ private:
+  const void* use_;
+  void (*call_)(const void*, int, const PanelSums&);
+};
+
 // x[r] W[n] for `rows` <= kRowBlock rows of x and the outputs of a panel.
-// sums: [rows, kPanel], aligned to 64 bytes.
+// sums: scratch, [rows, kPanel], aligned to 64 bytes.
 template <Isa isa>
-PanelSums multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x,
-                         int rows, float* sums);
+void multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x, int rows,
+                    float* sums, const Finish& finish);
 
 }  // namespace decoding::cpu

@@ -11,7 +11,7 @@ namespace {
 // Calls use(r, c, y, count...) for the vectors of all rows, with y = x[r] W[c, ...]: without a
 // count for whole vectors, with the number of columns for a last one that is not.
 template <typename Use>
-inline void for_each_sum(const PanelSums& panel, Use&& use) {
+inline void for_each_sum(PanelSums panel, Use use) {
   const float* from = panel.sums;
   for (int r = 0; r < panel.rows; ++r, from += kPanel) {
     if (panel.scale == nullptr) {
@@ -27,7 +27,7 @@ inline void for_each_sum(const PanelSums& panel, Use&& use) {
       const bool offset = panel.weight_sums != nullptr;
       const Ints excess = offset ? load(panel.weight_sums + c, count...) << 7 : Ints{};
       const Floats y = floats(bits(load(from + c)) - excess) * row_scale;
-      use(r, c, y * load(panel.scale + c, count...), count...);
+      use(r, c, product(y, load(panel.scale + c, count...)), count...);
     });
   }
 }

@@ -53,11 +53,13 @@ void multiply_group(const ProjectParams<float>& p, DotKind kind, int g, const Op
   const int begin = g * kGroup, end = std::min(begin + kGroup, p.weight.outputs);
   if (end - begin < kGroup) std::fill_n(logits, rows * kGroup, -INFINITY);
   for (int column = begin; column < end; column += kPanel, logits += kPanel) {
-    const auto panel = multiply_panel<isa>(kind, p.weight, column / kPanel, x, rows, sums);
-    for_each_sum(panel, [&](int r, int c, Floats y, auto... count) {
-      if (p.bias != nullptr) y += load(p.bias + column + c, count...);
-      store(logits + r * kGroup + c, y, count...);
-    });
+    const auto finish = [&](int row, const PanelSums& part) {
+      for_each_sum(part, [&](int r, int c, Floats y, auto... count) {
+        if (p.bias != nullptr) y += load(p.bias + column + c, count...);
+        store(logits + (row + r) * kGroup + c, y, count...);
+      });
+    };
+    multiply_panel<isa>(kind, p.weight, column / kPanel, x, rows, sums, finish);
   }
 }
 
