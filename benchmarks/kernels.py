@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import time
 import warnings
@@ -79,6 +80,8 @@ def prepared(options: argparse.Namespace) -> tuple[Run, Iterator[Case]]:
     where = environment(options.device)
     if options.device == "cpu":
         warnings.filterwarnings("ignore", "torch.quantize|.*quantized tensor")  # deprecated
+        # torch's tensors, ours too, lie in pages of 2 MB, as the engine's memory does.
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
         place = Place("cpu", torch.float32, options.threads)
         dtypes = [DTYPES[name] for name in options.dtype or KINDS]
         return Run(place, measure(options.threads), where), chain(

@@ -61,6 +61,7 @@ def packed_attention(
         make,
         providers,
         operations=4 * seen * heads * HEAD_DIM,
+        warm=place.device == "cpu",  # the product before it has just written q, k and v
         comparable={"torch sdpa, padded": packed},
     )
 
