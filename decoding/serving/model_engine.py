@@ -109,8 +109,11 @@ class ModelEngine:
     def _bind(self, engine: _C.Engine, limits: EngineLimits) -> None:
         pool = allocated(engine.plan(compiled(limits))[1], self._device)
         # On a CPU memory counts once it is written: pages that a row may come to need, but seldom
-        # does, are better left to who needs them than kept apart for it.
-        engine.bind(compiled(limits), pool, overcommit=self._device.type == "cpu")
+        # does, are better left to who needs them than kept apart for it. So are those of a source,
+        # which in a file seldom comes again: kept, it would have all pages written in the end.
+        on_cpu = self._device.type == "cpu"
+        caches = not on_cpu or limits.source == 0
+        engine.bind(compiled(limits), pool, prefix_caching=caches, overcommit=on_cpu)
         self._dispatcher = Dispatcher(engine)
         self._end = weakref.finalize(self, self._dispatcher.close, drain=False)
 

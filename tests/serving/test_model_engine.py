@@ -100,13 +100,14 @@ def test_memory_grows_with_the_calls(device: str) -> None:
 def test_pages_that_no_row_comes_to_need_take_no_memory(
     monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    """The results of the demo model may have 256 tokens, and have a few."""
+    """The results of the demo model may have 256 tokens, and have a few. Nor do its sources stay
+    behind."""
     if device != "cpu":
         pytest.skip("memory of a GPU is taken as a whole")
     monkeypatch.setitem(batching.ROWS, device, 128)
     model, memory = decoding.load(DEMO, device, dtype="float32", threads=1), ResidentMemory()
     with memory:
-        model.translate(["Guten Tag!"] * 150)
+        model.translate([f"Guten Tag {number}!" for number in range(1000)])
     engine, limits = model._engine._engine, model._engine._planned
     assert engine is not None and limits is not None
     assert memory.growth < 0.5 * size(engine, limits)
