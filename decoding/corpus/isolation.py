@@ -15,7 +15,7 @@ ROWS_FAULT = (ValueError, TypeError)  # that a row is to blame for
 class Isolated:
     """An answerer whose exceptions are answers of the rows that are to blame.
 
-    turn: to be entered by who asks, so that only an answerer that is shared is asked by several
+    lock: to be entered by who asks, so that only an answerer that is shared is asked by several
     threads at once.
 
     An exception that may be the device's is a row's where the row that was answered last can be
@@ -24,7 +24,7 @@ class Isolated:
 
     def __init__(self, answerer: Answerer) -> None:
         self.read = answerer.read
-        self.turn: AbstractContextManager[Any] = (
+        self.lock: AbstractContextManager[Any] = (
             nullcontext() if answerer.is_shared else threading.Lock()
         )
         self._answerer = answerer

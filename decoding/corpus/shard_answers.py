@@ -40,7 +40,7 @@ def answered(
 ) -> Written:
     """A shard's answers, in files. reached: is told how many rows have theirs."""
     rows = rows_of(shard.records, setup.layout)
-    with answerer.turn:
+    with answerer.lock:
         answers = answers_to(rows, setup, answerer, shard, reached)
     return written(setup, shard, rows, answers)
 

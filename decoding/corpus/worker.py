@@ -45,32 +45,32 @@ def serve(connection: Connection, setup: Setup, device: str) -> None:
     """Answers shards, each in a thread of its own, until the connection closes or something
     fails."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    parent, said = Parent(connection), Said()
-    said.listen()
-    with parent.told_of_errors(setup.folder):
+    parent, warned = Parent(connection), WarningLog()
+    warned.listen()
+    with parent.reporting_errors(setup.folder):
         answerer = Isolated(setup.task.open(device, setup.workers))
-        parent.send(Ready(said.taken()))
+        parent.send(Ready(warned.taken()))
         more = [
-            threading.Thread(target=answer_shards, args=(setup, answerer, parent, said))
+            threading.Thread(target=answer_shards, args=(setup, answerer, parent, warned))
             for _ in range(1, setup.in_hand)
         ]
         for thread in more:
             thread.start()
-        answer_shards(setup, answerer, parent, said)
+        answer_shards(setup, answerer, parent, warned)
         for thread in more:
             thread.join()
 
 
-def answer_shards(setup: Setup, answerer: Isolated, parent: Parent, said: Said) -> None:
+def answer_shards(setup: Setup, answerer: Isolated, parent: Parent, warned: WarningLog) -> None:
     """One after the other. What another thread reads and writes meanwhile costs this one nothing,
     and its rows fill the device where those of this shard no longer do."""
-    said.listen()
-    with parent.told_of_errors(setup.folder):
+    warned.listen()
+    with parent.reporting_errors(setup.folder):
         while True:
             shard = parent.receive()
             reached = partial(parent.reached, shard.number)
             found = answered(setup, answerer, shard, reached)
-            parent.send(found._replace(warnings=said.taken()))
+            parent.send(found._replace(warnings=warned.taken()))
 
 
 class Parent:
@@ -93,7 +93,7 @@ class Parent:
         self.send(Progressed(number, rows))
 
     @contextlib.contextmanager
-    def told_of_errors(self, folder: Path) -> Iterator[None]:
+    def reporting_errors(self, folder: Path) -> Iterator[None]:
         """A context that ends without a word where the connection does."""
         try:
             yield
@@ -109,7 +109,7 @@ class Parent:
                 self.send(Ended(reason, isinstance(error, USERS_FAULT)))
 
 
-class Said:
+class WarningLog:
     """What a process warns of from now on, each once. A thread that listens is told what it has
     warned of itself, and what threads did that nobody listens in."""
 

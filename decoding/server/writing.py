@@ -18,7 +18,7 @@ class Gathered:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._parts: list[bytes] = []
-        self._due: asyncio.Handle | None = None
+        self._flushing: asyncio.Handle | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -28,10 +28,10 @@ class Gathered:
         self._parts.append(data)
         if len(self._parts) > 1 and self._parts[0].startswith(HEAD):
             self._flush()
-        elif self._due is None and data.startswith(HEAD):
-            self._due = self._loop.call_later(MOMENT, self._flush)
-        elif self._due is None:
-            self._due = self._loop.call_soon(self._flush)
+        elif self._flushing is None and data.startswith(HEAD):
+            self._flushing = self._loop.call_later(MOMENT, self._flush)
+        elif self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush)
 
     def close(self) -> None:
         """After what was written."""
@@ -40,9 +40,9 @@ class Gathered:
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
         if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
 

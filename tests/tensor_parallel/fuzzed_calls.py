@@ -34,7 +34,7 @@ Call = tuple[str, dict[str, Any]]  # a model, and the arguments of generate()
 Engines = dict[str, decoding.Engine]
 
 
-def drawn(seed: int) -> Iterator[Call]:
+def random_calls(seed: int) -> Iterator[Call]:
     for number in count():
         draw = DrawnLife(seed, number, cancelled=0.0)
         yield draw.model, draw.given()
@@ -72,7 +72,7 @@ def compared(
     """How many calls came to which verdict, of which so many have tokens, and the different ones in
     words. Of rank 0."""
     begun = list[tuple[Call, Any]]()
-    for call in drawn(seed):
+    for call in random_calls(seed):
         request = submitted(split_engines, call)
         if isinstance(request, NotImplementedError):  # it would step alone
             continue

@@ -13,7 +13,7 @@ from decoding import _C
 from tests.tensor_parallel.ranks import ROOT
 
 
-def told(ranks: int, *words: str) -> str:
+def output_of(ranks: int, *words: str) -> str:
     """What the program says."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     command += ["-m", "tests.tensor_parallel.fuzzed_calls", *words]
@@ -23,7 +23,7 @@ def told(ranks: int, *words: str) -> str:
 
 
 def test_a_cpus_processes() -> None:
-    assert re.match("40 calls compared on 2 ranks, 0 differ", told(2, "--calls", "40"))
+    assert re.match("40 calls compared on 2 ranks, 0 differ", output_of(2, "--calls", "40"))
 
 
 @pytest.mark.gpu
@@ -31,5 +31,5 @@ def test_a_cpus_processes() -> None:
 def test_gpus(ranks: int) -> None:
     if len(_C.gpus()) < ranks:
         pytest.skip(f"there are no {ranks} GPUs")
-    said = told(ranks, "--device", "cuda")
+    said = output_of(ranks, "--device", "cuda")
     assert re.search(r"^\d+ calls compared on . ranks, 0 differ", said), said

@@ -127,7 +127,7 @@ void weigh(Queries& queries, int from, int to, const Block& block, int seen, flo
 
 // Which blocks of its positions a block is; a query's sums begin with the first one, and become y
 // with the last one.
-struct Turn {
+struct BlockOrder {
   bool first, last;
 };
 
@@ -149,19 +149,19 @@ struct IntoY {
 
 // Lets queries [first, last) attend to a block, of which query i sees the positions before
 // `seen` + i, as far as its window reaches.
-void attend(Queries& queries, int first, int last, const Block& block, int seen, Turn turn) {
+void attend(Queries& queries, int first, int last, const Block& block, int seen, BlockOrder order) {
   alignas(64) float scores[kBlock * kQueries];  // [count, kQueries]
   alignas(64) float factors[kQueries];
   const int from = first / kLanes * kLanes, to = whole_vectors(last), width = queries.width;
   score(queries, from, to, block, seen, scores);
   weigh(queries, from, to, block, seen, scores, factors);
-  if (!turn.first) {
+  if (!order.first) {
     for (int r = first; r < last; ++r) {
       float* sum = queries.sum + r * width;
       for (int d = 0; d < width; d += kLanes) store(sum + d, load(sum + d) * factors[r]);
     }
   }
-  if (turn.last) queries.normalise(from, to, factors);
+  if (order.last) queries.normalise(from, to, factors);
   const auto add_values = [&](int begin, int end) {
     const auto multiply = [&](auto take) {
       multiply_rows(end - begin, TransposedView<const float>{scores + begin, kQueries},
@@ -169,12 +169,12 @@ void attend(Queries& queries, int first, int last, const Block& block, int seen,
                     width);
     };
     float* sums = queries.sum + begin * width;
-    if (turn.last) {
+    if (order.last) {
       multiply(IntoY{queries.y + begin * queries.stride, queries.stride,
-                     turn.first ? nullptr : sums, width, queries.dim, factors + begin});
+                     order.first ? nullptr : sums, width, queries.dim, factors + begin});
     } else {
       multiply(
-          Into<float>{{sums, static_cast<size_t>(width)}, turn.first ? Begin::yes : Begin::no});
+          Into<float>{{sums, static_cast<size_t>(width)}, order.first ? Begin::yes : Begin::no});
     }
   };
   // Queries of a tile share their reach, and what is not finite must not come to a query by a
@@ -278,10 +278,10 @@ void attend(const Item<Params, Keys>& item, int begin, int end) {
     // A query that sees nothing of the block need not meet it.
     const int first = p.causal ? std::max(0, position - at) : 0;
     const int last = window > 0 ? std::min(count, position + block.count + window - 1 - at) : count;
-    const Turn turn{position == start, position + kBlock >= reach};
-    if (turn.first) clear(last);
-    if (turn.last) item.write(queries, first);
-    attend(queries, first, last, block, p.causal ? at + 1 - position : kBlock, turn);
+    const BlockOrder order{position == start, position + kBlock >= reach};
+    if (order.first) clear(last);
+    if (order.last) item.write(queries, first);
+    attend(queries, first, last, block, p.causal ? at + 1 - position : kBlock, order);
   }
 }
 
