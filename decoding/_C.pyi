@@ -437,6 +437,14 @@ class CudaCollective:
     def leave(self) -> None:
         """It has not failed."""
 
+class CudaTurn:
+    """A call's turn among the split models of the process: csrc/kernels/cuda/turns.h. Only where
+    the build has CUDA."""
+
+    def __init__(self) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
 class Session:
     """A model bound to a team of threads, or to a GPU, and to one block of memory.
 

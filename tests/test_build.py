@@ -107,7 +107,7 @@ def public(thing: object) -> set[str]:
 
 # Not in a CPU's build.
 OF_CUDA = {
-    *("CudaCollective", "DeviceArray", "free_memory", "gpus", "load_tuned_kernels"),
+    *("CudaCollective", "CudaTurn", "DeviceArray", "free_memory", "gpus", "load_tuned_kernels"),
     "look_for_cublaslt",
 }
 

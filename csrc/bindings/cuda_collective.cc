@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,10 +11,24 @@
 #include "bindings/unlocked.h"
 #include "kernels/cpu/collective.h"
 #include "kernels/cuda/collective.h"
+#include "kernels/cuda/turns.h"
 
 namespace py = pybind11;
 
 namespace decoding {
+namespace {
+
+// `with CudaTurn():` around a call of a model, which ends all that it launches.
+class PyTurn {
+ public:
+  void enter() { lock_ = cuda::Turns::of_process().take(nullptr); }
+  void exit(const py::args&) { lock_.unlock(); }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace
 
 void bind_cuda_collective(py::module_& module) {
   const py::call_guard<Unlocked> unlocked;  // of Python's lock
@@ -28,6 +43,10 @@ void bind_cuda_collective(py::module_& module) {
       .def("open_on_host", &cuda::Collective::open_on_host, py::arg("path"))
       .def("enter", &cuda::Collective::enter, unlocked)
       .def("leave", &cuda::Collective::leave);
+  py::class_<PyTurn>(module, "CudaTurn")
+      .def(py::init<>())
+      .def("__enter__", &PyTurn::enter, unlocked)
+      .def("__exit__", &PyTurn::exit);
 }
 
 }  // namespace decoding

@@ -146,7 +146,8 @@ DeviceArray part(const DeviceArray& array, const py::slice& slice) {
 
 void bind_device_array(py::module_& module) {
   py::class_<DeviceArray>(module, "DeviceArray")
-      .def(py::init<int64_t, int>(), py::arg("bytes"), py::arg("device"))
+      .def(py::init<int64_t, int>(), py::arg("bytes"), py::arg("device"),
+           py::call_guard<Unlocked>())
       .def_property_readonly("shape",
                              [](const DeviceArray& a) { return py::tuple(py::cast(a.shape())); })
       .def_property_readonly("dtype", &DeviceArray::type)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -141,6 +142,8 @@ class Runner {
     return {copy, copy->data()};
   }
 
+  // Of rank 0, which leads: held while ranks are told what to do, and until it is launched here.
+  virtual std::unique_lock<std::mutex> take_turn() { return {}; }
   // Of ranks that share out a model: throws Error where one is lost, which is asked for while there
   // is nothing to do; and no more work comes.
   virtual void check_ranks() {}

@@ -12,7 +12,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -73,10 +73,14 @@ class Ranks:
                 "while an Engine of a model with tensor_parallel is open, its ranks make no other "
                 "calls: close it first"
             )
-        with self.begun(asked):
+        with self._turn(), self.begun(asked):
             yield
         if self.gpus is not None:
             self.gpus.leave()
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """Of a model on the process's GPU (csrc/kernels/cuda/turns.h)."""
+        return nullcontext() if self.gpus is None or self.rank > 0 else _C.CudaTurn()
 
     @contextmanager
     def begun(self, asked: Iterable[bytes]) -> Iterator[None]:

@@ -1,5 +1,5 @@
-"""tests/tensor_parallel/fuzzed_calls.py: in short on a CPU, and all of it on as many GPUs as there
-are."""
+"""tests/tensor_parallel/fuzzed_calls.py: in short on a CPU and on one GPU, and all of it on as many
+GPUs as there are."""
 
 from __future__ import annotations
 
@@ -33,3 +33,10 @@ def test_gpus(ranks: int) -> None:
         pytest.skip(f"there are no {ranks} GPUs")
     said = output_of(ranks, "--device", "cuda")
     assert re.search(r"^\d+ calls compared on . ranks, 0 differ", said), said
+
+
+@pytest.mark.gpu
+def test_ranks_that_share_a_gpu() -> None:
+    """Engines of several split models run at once: they take turns, or would hang."""
+    said = output_of(2, "--device", "cuda:0", "--calls", "20")
+    assert re.search("^20 calls compared on 2 ranks, 0 differ", said), said

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "engine/cuda/steps.h"
 #include "engine/cuda/text_reader.h"
 #include "engine/host_pages.h"
+#include "kernels/cuda/turns.h"
 #include "kernels/cuda/types.h"
 
 namespace decoding {
@@ -51,6 +53,7 @@ class CudaRunner : public Runner {
     last_use_.emplace(device_.id, std::nothrow);
     if (handle_ == nullptr) return;
     cudaStreamSynchronize(handle_);  // what is launched uses what goes now; a lost GPU runs nothing
+    cuda::Turns::of_process().forget(handle_);
     cudaStreamDestroy(handle_);
   }
 
@@ -256,6 +259,10 @@ class CudaRunner : public Runner {
     const auto copy = std::make_shared<cuda::DeviceMemory>(table.size_bytes(), device_.id);
     CUDA_CHECK(cudaMemcpy(copy->data(), table.data(), table.size_bytes(), cudaMemcpyHostToDevice));
     return {copy, reinterpret_cast<const int32_t*>(copy->data())};
+  }
+
+  std::unique_lock<std::mutex> take_turn() override {
+    return cuda::Turns::of_process().take(handle_);
   }
 
   std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }

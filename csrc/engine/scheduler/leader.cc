@@ -34,6 +34,7 @@ std::vector<int64_t> SentTables::unused() {
 template <typename Write, typename Work>
 auto Leader::lead(Command command, Write&& write, Work&& work) {
   try {
+    const auto turn = own_.take_turn();
     message_.clear();
     message_.put(command);
     write();
