@@ -437,9 +437,9 @@ class CudaCollective:
     def leave(self) -> None:
         """It has not failed."""
 
-class CudaTurn:
-    """A call's turn among the split models of the process: csrc/kernels/cuda/turns.h. Only where
-    the build has CUDA."""
+class CudaLaunchLock:
+    """Held by a call of a split model: csrc/kernels/cuda/launch_order.h. Only where the build has
+    CUDA."""
 
     def __init__(self) -> None: ...
     def __enter__(self) -> None: ...

@@ -107,8 +107,8 @@ def public(thing: object) -> set[str]:
 
 # Not in a CPU's build.
 OF_CUDA = {
-    *("CudaCollective", "CudaTurn", "DeviceArray", "free_memory", "gpus", "load_tuned_kernels"),
-    "look_for_cublaslt",
+    *("CudaCollective", "CudaLaunchLock", "DeviceArray", "free_memory", "gpus"),
+    *("load_tuned_kernels", "look_for_cublaslt"),
 }
 
 

@@ -11,17 +11,17 @@
 #include "bindings/unlocked.h"
 #include "kernels/cpu/collective.h"
 #include "kernels/cuda/collective.h"
-#include "kernels/cuda/turns.h"
+#include "kernels/cuda/launch_order.h"
 
 namespace py = pybind11;
 
 namespace decoding {
 namespace {
 
-// `with CudaTurn():` around a call of a model, which ends all that it launches.
-class PyTurn {
+// `with CudaLaunchLock():` around a call of a model, which ends all that it launches.
+class PyLaunchLock {
  public:
-  void enter() { lock_ = cuda::Turns::of_process().take(nullptr); }
+  void enter() { lock_ = cuda::LaunchOrder::of_process().lock(nullptr); }
   void exit(const py::args&) { lock_.unlock(); }
 
  private:
@@ -43,10 +43,10 @@ void bind_cuda_collective(py::module_& module) {
       .def("open_on_host", &cuda::Collective::open_on_host, py::arg("path"))
       .def("enter", &cuda::Collective::enter, unlocked)
       .def("leave", &cuda::Collective::leave);
-  py::class_<PyTurn>(module, "CudaTurn")
+  py::class_<PyLaunchLock>(module, "CudaLaunchLock")
       .def(py::init<>())
-      .def("__enter__", &PyTurn::enter, unlocked)
-      .def("__exit__", &PyTurn::exit);
+      .def("__enter__", &PyLaunchLock::enter, unlocked)
+      .def("__exit__", &PyLaunchLock::exit);
 }
 
 }  // namespace decoding

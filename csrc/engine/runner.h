@@ -142,8 +142,8 @@ class Runner {
     return {copy, copy->data()};
   }
 
-  // Of rank 0, which leads: held while ranks are told what to do, and until it is launched here.
-  virtual std::unique_lock<std::mutex> take_turn() { return {}; }
+  // Of rank 0, which leads: held from a command to the other ranks until its work is launched here.
+  virtual std::unique_lock<std::mutex> lock_launches() { return {}; }
   // Of ranks that share out a model: throws Error where one is lost, which is asked for while there
   // is nothing to do; and no more work comes.
   virtual void check_ranks() {}

@@ -73,14 +73,14 @@ class Ranks:
                 "while an Engine of a model with tensor_parallel is open, its ranks make no other "
                 "calls: close it first"
             )
-        with self._turn(), self.begun(asked):
+        with self._launch_lock(), self.begun(asked):
             yield
         if self.gpus is not None:
             self.gpus.leave()
 
-    def _turn(self) -> AbstractContextManager[None]:
-        """Of a model on the process's GPU (csrc/kernels/cuda/turns.h)."""
-        return nullcontext() if self.gpus is None or self.rank > 0 else _C.CudaTurn()
+    def _launch_lock(self) -> AbstractContextManager[None]:
+        """Keeps the process's other split models from launching (kernels/cuda/launch_order.h)."""
+        return nullcontext() if self.gpus is None or self.rank > 0 else _C.CudaLaunchLock()
 
     @contextmanager
     def begun(self, asked: Iterable[bytes]) -> Iterator[None]:

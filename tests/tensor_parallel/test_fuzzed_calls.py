@@ -37,6 +37,6 @@ def test_gpus(ranks: int) -> None:
 
 @pytest.mark.gpu
 def test_ranks_that_share_a_gpu() -> None:
-    """Engines of several split models run at once: they take turns, or would hang."""
+    """Engines of several split models run at once: without one launch order they would hang."""
     said = output_of(2, "--device", "cuda:0", "--calls", "20")
     assert re.search("^20 calls compared on 2 ranks, 0 differ", said), said

@@ -17,7 +17,7 @@
 #include "engine/cuda/steps.h"
 #include "engine/cuda/text_reader.h"
 #include "engine/host_pages.h"
-#include "kernels/cuda/turns.h"
+#include "kernels/cuda/launch_order.h"
 #include "kernels/cuda/types.h"
 
 namespace decoding {
@@ -53,7 +53,7 @@ class CudaRunner : public Runner {
     last_use_.emplace(device_.id, std::nothrow);
     if (handle_ == nullptr) return;
     cudaStreamSynchronize(handle_);  // what is launched uses what goes now; a lost GPU runs nothing
-    cuda::Turns::of_process().forget(handle_);
+    cuda::LaunchOrder::of_process().forget(handle_);
     cudaStreamDestroy(handle_);
   }
 
@@ -261,8 +261,8 @@ class CudaRunner : public Runner {
     return {copy, reinterpret_cast<const int32_t*>(copy->data())};
   }
 
-  std::unique_lock<std::mutex> take_turn() override {
-    return cuda::Turns::of_process().take(handle_);
+  std::unique_lock<std::mutex> lock_launches() override {
+    return cuda::LaunchOrder::of_process().lock(handle_);
   }
 
   std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }

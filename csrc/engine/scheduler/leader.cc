@@ -34,7 +34,7 @@ std::vector<int64_t> SentTables::unused() {
 template <typename Write, typename Work>
 auto Leader::lead(Command command, Write&& write, Work&& work) {
   try {
-    const auto turn = own_.take_turn();
+    const auto lock = own_.lock_launches();
     message_.clear();
     message_.put(command);
     write();
