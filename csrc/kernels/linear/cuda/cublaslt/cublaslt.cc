@@ -51,7 +51,6 @@ Library load() {
   find(library.get_version, "cublasLtGetVersion");
   find(library.get_status_name, "cublasLtGetStatusName");
   find(library.create, "cublasLtCreate");
-  find(library.destroy, "cublasLtDestroy");
   find(library.operation_create, "cublasLtMatmulDescCreate");
   find(library.operation_destroy, "cublasLtMatmulDescDestroy");
   find(library.operation_set, "cublasLtMatmulDescSetAttribute");

@@ -63,7 +63,6 @@ struct Library {
   size_t (*get_version)();
   const char* (*get_status_name)(Status);
   Status (*create)(Handle*);
-  Status (*destroy)(Handle);
   Status (*operation_create)(Operation*, Compute, cudaDataType_t scale);
   Status (*operation_destroy)(Operation);
   Status (*operation_set)(Operation, OperationAttribute, const void* value, size_t bytes);

@@ -69,17 +69,15 @@ struct Description {
 bool Stream::deterministic() const { return matmul_.deterministic(); }
 
 Matmul::Matmul(const Device& device, void* workspace, size_t bytes, bool deterministic)
-    : workspace_(workspace),
+    : handle_(device.id),
+      workspace_(workspace),
       bytes_(bytes),
       workspace_bytes_(std::min(bytes, kMatmulWorkspace)),
       deterministic_(deterministic),
-      tuning_(device, library().get_version()) {
-  CUBLASLT_CHECK(library().create(&handle_));
-}
+      tuning_(device, library().get_version()) {}
 
 Matmul::~Matmul() {
   for (const auto& [bias, narrow] : narrow_biases_) cudaFree(narrow);
-  library().destroy(handle_);
 }
 
 std::vector<cublaslt::Algorithm> Matmul::algorithms(const Product& p, int most) const {
@@ -98,8 +96,8 @@ std::vector<cublaslt::Algorithm> Matmul::algorithms(const Product& p, int most) 
   std::vector<Heuristic> found(most);
   int count = 0;
   const Status status =
-      library().heuristics(handle_, of.operation.get(), of.weight.get(), of.x.get(), of.y.get(),
-                           of.y.get(), preference.get(), most, found.data(), &count);
+      library().heuristics(handle_.get(), of.operation.get(), of.weight.get(), of.x.get(),
+                           of.y.get(), of.y.get(), preference.get(), most, found.data(), &count);
   if (status == Status::not_supported) return {};
   CUBLASLT_CHECK(status);
   std::vector<cublaslt::Algorithm> algorithms;
@@ -118,7 +116,7 @@ void Matmul::multiply(cudaStream_t stream, const Product& p,
   const Description of(p);
   const float one = 1.0f, beta = p.residual == nullptr ? 0.0f : 1.0f;
   const auto run = [&](const cublaslt::Algorithm& chosen) {
-    return library().matmul(handle_, of.operation.get(), &one, p.weight, of.weight.get(), p.x,
+    return library().matmul(handle_.get(), of.operation.get(), &one, p.weight, of.weight.get(), p.x,
                             of.x.get(), &beta, p.residual == nullptr ? p.y : p.residual, of.y.get(),
                             p.y, of.y.get(), &chosen, workspace_, workspace_bytes_, stream);
   };

@@ -10,6 +10,7 @@
 #include "kernels/cuda/stream.h"
 #include "kernels/linear/cuda/autotune.h"
 #include "kernels/linear/cuda/cublaslt/cublaslt.h"
+#include "kernels/linear/cuda/cublaslt/handles.h"
 
 namespace decoding::cuda {
 
@@ -67,7 +68,7 @@ class Matmul {
   std::string report() const { return tuning_.report(); }
 
  private:
-  cublaslt::Handle handle_ = nullptr;
+  const cublaslt::OwnHandle handle_;
   void* workspace_;
   const size_t bytes_, workspace_bytes_;  // all of it, cuBLASLt's
   const bool deterministic_;
