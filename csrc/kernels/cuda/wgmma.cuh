@@ -15,10 +15,11 @@
 
 namespace decoding::cuda {
 
-// The instruction's descriptor of a tile: its address, in 16 bytes, that eight rows take 1024
-// bytes, and the permutation. Two more is 16 inputs further.
+// The instruction's descriptor of a tile: its address, in 16 bytes, from where to where eight rows
+// are, and the permutation. Two more is 16 inputs further.
+template <int eight_rows = 1024>
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared_address) {
-  return (shared_address & 0x3FFFF) >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
+  return (shared_address & 0x3FFFF) >> 4 | uint64_t{1} << 16 | uint64_t{eight_rows >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
@@ -29,7 +30,28 @@ __device__ __forceinline__ void wgmma_see_copies() {
 #endif
 }
 
-__device__ __forceinline__ void wgmma_begin() {
+// Keeps what the compiler does with registers of an instruction on this side of it.
+template <int n>
+__device__ __forceinline__ void pin(uint32_t (&registers)[n][4]) {
+#pragma unroll
+  for (int j = 0; j < n; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(registers[j][i])::"memory");
+  }
+}
+template <int n>
+__device__ __forceinline__ void pin(float (&registers)[n][4]) {
+#pragma unroll
+  for (int j = 0; j < n; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(registers[j][i])::"memory");
+  }
+}
+
+// registers: those of the instructions to come that were written since the last ones.
+template <typename... Registers>
+__device__ __forceinline__ void wgmma_begin(Registers&... registers) {
+  (pin(registers), ...);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
@@ -38,16 +60,6 @@ __device__ __forceinline__ void wgmma_close() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
-}
-// The same after registers of the first factor were written: all of them, before it.
-template <int n>
-__device__ __forceinline__ void wgmma_begin(uint32_t (&w)[n][4]) {
-#pragma unroll
-  for (int j = 0; j < n; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(w[j][i])::"memory");
-  }
-  wgmma_begin();
 }
 // Until at most `open` of the closed groups are still under way.
 template <int open>
@@ -59,14 +71,8 @@ __device__ __forceinline__ void wgmma_wait() {
 // The same for sums that are complete then: the compiler must not have read them before.
 template <int open, int n>
 __device__ __forceinline__ void wgmma_wait(float (&sums)[n][4]) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   wgmma_wait<open>();
-#pragma unroll
-  for (int j = 0; j < n; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[j][i])::"memory");
-  }
-#endif
+  pin(sums);
 }
 
 // sums += w x, 16 inputs of 32 or 64 rows of x. w: a tile, or this thread's part of the factor.
@@ -78,6 +84,10 @@ template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t w, uint64_t x);
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&w)[4], uint64_t x);
+// The same, where the lines of x are inputs, of 64 rows each.
+template <typename T>
+__device__ __forceinline__ void wgmma_transposed(float (&d)[8][4], const uint32_t (&w)[4],
+                                                 uint64_t x);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define WGMMA(shape, type, ...) \
@@ -112,6 +122,13 @@ __device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&w)[4], 
   __device__ __forceinline__ void wgmma<T>(float (&d)[8][4], const uint32_t (&w)[4], uint64_t x) { \
     WGMMA("n64", type,                                                                             \
           " {" NAMES_64 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;" : SUMS_64(d) : PART(w),        \
+          "l"(x));                                                                                 \
+  }                                                                                                \
+  template <>                                                                                      \
+  __device__ __forceinline__ void wgmma_transposed<T>(float (&d)[8][4], const uint32_t (&w)[4],    \
+                                                      uint64_t x) {                                \
+    WGMMA("n64", type,                                                                             \
+          " {" NAMES_64 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;" : SUMS_64(d) : PART(w),        \
           "l"(x));                                                                                 \
   }
 DEFINE_WGMMA(half, "f16")

@@ -188,14 +188,17 @@ bool aligned(const PagedKeys<T>& keys) {
 
 template <bool with_bias, typename T>
 void attend_to_keys(Stream& stream, const PackedAttentionParams<T, PagedKeys<Float8>>& p) {
-  attend_with_tensor_cores<with_bias>(stream, p);
+  attend_with_mma<with_bias>(stream, p);
 }
 
 template <bool with_bias, typename T, typename Keys>
 void attend_to_keys(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   if constexpr (sizeof(T) == 2) {
     const bool whole = p.head_dim % 8 == 0 && aligned16<T>(p.q, p.stride) && aligned16<T>(p.y, 0);
-    if (whole && aligned(p.keys)) return attend_with_tensor_cores<with_bias>(stream, p);
+    if (whole && aligned(p.keys)) {
+      if (!attend_with_wgmma<with_bias>(stream, p)) attend_with_mma<with_bias>(stream, p);
+      return;
+    }
   }
   if (p.head_dim <= 64) {
     attend_plainly<with_bias, PlainTile<64, 64, 64>>(stream, p);

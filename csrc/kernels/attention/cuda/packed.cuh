@@ -1,4 +1,4 @@
-// The two designs of packed attention: which is used, packed.cu decides.
+// The three designs of packed attention: which is used, packed.cu decides.
 #pragma once
 
 #include <type_traits>
@@ -139,6 +139,9 @@ __device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Ke
 // On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them.
 // with_bias: scores have a bias; a kernel without it has no branch for it.
 template <bool with_bias, typename T, typename Keys>
-void attend_with_tensor_cores(Stream&, const PackedAttentionParams<T, Keys>&);
+void attend_with_mma(Stream&, const PackedAttentionParams<T, Keys>&);
+// False where there is no such kernel for the GPU or the heads.
+template <bool with_bias, typename T, typename Keys>
+bool attend_with_wgmma(Stream&, const PackedAttentionParams<T, Keys>&);
 
 }  // namespace decoding::cuda

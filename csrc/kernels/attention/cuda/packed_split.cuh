@@ -18,9 +18,6 @@ namespace decoding::cuda {
 constexpr int kMostParts = 8;      // blocks of a cluster, everywhere
 constexpr int kTilesOfAPart = 16;  // of keys, at least: to add up parts takes as long as some tiles
 constexpr int kManyKeys = 2048;    // of a sentence, so many that they are worth splitting
-// That a multiprocessor runs at once. width: head_dim times the squares of a warp.
-template <int width>
-constexpr int kBlocks = width <= 64 ? 3 : 2;
 
 // Keys that a sentence may have.
 template <typename T>

@@ -1,4 +1,4 @@
-// The tiles of keys and values of packed_mma.cu in shared memory.
+// The tiles of queries, keys and values of packed_kernel.cuh in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -7,81 +7,113 @@
 #include "kernels/attention/cuda/packed.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace decoding::cuda {
-
-template <int dim>
-constexpr int kTileKeys = dim <= 128 ? 64 : 32;  // of a tile, as registers allow
-constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
 // Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
 // the 8 rows of a matrix lie in different banks.
 template <typename T, int dim>
-struct SharedRows {
-  static constexpr int stride = dim + 8;  // elements
+struct PaddedRows {
+  static constexpr int kBytes = (dim + 8) * sizeof(T);  // of a row
   uint32_t address;
 
   __device__ uint32_t at(int row, int column) const {
-    return address + (row * stride + column) * sizeof(T);
+    return address + row * kBytes + column * sizeof(T);
   }
-  __device__ SharedRows from(int row) const { return {at(row, 0)}; }
+  // From a multiple of 8 on.
+  __device__ PaddedRows from(int row) const { return {at(row, 0)}; }
+};
 
-  // The lane's address for four 8x8 matrices that make a square of 16 from (row, column) on:
-  // by_rows has the lower left one second, by_columns the upper right one.
-  __device__ uint32_t by_rows(int row, int column) const {
-    const int lane = threadIdx.x % kWarp;
-    return at(row + lane % 16, column + lane / 16 * 8);
-  }
-  __device__ uint32_t by_columns(int row, int column) const {
-    const int lane = threadIdx.x % kWarp;
-    return at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8);
-  }
+// Rows as wgmma reads them (wgmma.cuh): lines of 64 elements, eight rows of which make 1024 bytes;
+// where a row is longer, its next 64 elements are in the next 1024.
+template <typename T, int dim>
+struct SwizzledRows {
+  static constexpr int kLines = dim / 64;  // of a row
+  static constexpr int kBytes = kLines * 64 * sizeof(T);
+  static constexpr int kEightBytes = kLines * 1024;  // of eight rows
+  uint32_t address;
 
-  // Starts to copy `count` rows of a sentence from its row `begin` on; zeros from `length` and from
-  // head_dim on.
-  template <int count, typename Rows>
-  __device__ __forceinline__ void request(const T* source, const Rows& rows, int begin, int length,
-                                          int head_dim) const {
-    constexpr int kPieces = dim / 8;  // of a row
-    constexpr int kCopies = count * kPieces / kThreads;
-    static_assert(count * kPieces % kThreads == 0);
-    size_t offsets[kCopies];  // all are known before the first copy: numbers of pages come together
-    bool inside[kCopies];
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int piece = threadIdx.x + i * kThreads, row = piece / kPieces, d = piece % kPieces * 8;
-      inside[i] = begin + row < length && d < head_dim;
-      offsets[i] = inside[i] ? rows.offset(begin + row) + d : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int piece = threadIdx.x + i * kThreads, row = piece / kPieces, d = piece % kPieces * 8;
-      copy_async(at(row, d), source + offsets[i], inside[i]);
-    }
+  __device__ uint32_t at(int row, int column) const {
+    const int chunk = column % 64 / 8 ^ row % 8;
+    return address + row / 8 * kEightBytes + column / 64 * 1024 + row % 8 * 128 + chunk * 16 +
+           column % 8 * sizeof(T);
+  }
+  __device__ SwizzledRows from(int row) const { return {address + row * kBytes}; }
+  // The instruction's descriptor of the rows from `row` on, a multiple of 8, and of the columns
+  // from `column` on, a multiple of 16.
+  __device__ uint64_t tile(int row, int column) const {
+    const uint32_t line = address + row / 8 * kEightBytes + column / 64 * 1024;
+    return wgmma_tile<kEightBytes>(line) + column % 64 / 16 * 2;
   }
 };
 
-// Bytes: twice a tile of keys and a tile of values.
-template <typename T, int dim>
-constexpr size_t kShared = 4 * kTileKeys<dim> * SharedRows<T, dim>::stride * sizeof(T);
+// The lane's address for four 8x8 matrices that make a square of 16 from (row, column) on: by_rows
+// has the lower left one second, by_columns the upper right one.
+template <typename Rows>
+__device__ uint32_t by_rows(const Rows& rows, int row, int column) {
+  const int lane = threadIdx.x % kWarp;
+  return rows.at(row + lane % 16, column + lane / 16 * 8);
+}
+template <typename Rows>
+__device__ uint32_t by_columns(const Rows& rows, int row, int column) {
+  const int lane = threadIdx.x % kWarp;
+  return rows.at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8);
+}
+
+// How a block multiplies, P: Mma of packed_mma.cu or Wgmma of packed_wgmma.cu. Each warp has
+// kSquares squares of 16 queries.
+template <typename P, typename T>
+using RowsOf = typename P::template Rows<T>;
+template <typename P>
+constexpr int kThreads = P::kWarps * kWarp;
+template <typename P>
+constexpr int kQueries = 16 * P::kSquares * P::kWarps;  // of a block
+
+// Starts to copy `count` rows of a sentence from its row `begin` on; zeros from `length` and from
+// head_dim on.
+template <typename P, int count, typename T, typename Rows>
+__device__ __forceinline__ void request_rows(RowsOf<P, T> to, const T* source, const Rows& rows,
+                                             int begin, int length, int head_dim) {
+  constexpr int kPieces = P::kDim / 8;  // of a row
+  constexpr int kCopies = count * kPieces / kThreads<P>;
+  static_assert(count * kPieces % kThreads<P> == 0);
+  size_t offsets[kCopies];  // all are known before the first copy: numbers of pages come together
+  bool inside[kCopies];
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int piece = threadIdx.x + i * kThreads<P>, row = piece / kPieces, d = piece % kPieces * 8;
+    inside[i] = begin + row < length && d < head_dim;
+    offsets[i] = inside[i] ? rows.offset(begin + row) + d : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int piece = threadIdx.x + i * kThreads<P>, row = piece / kPieces, d = piece % kPieces * 8;
+    copy_async(to.at(row, d), source + offsets[i], inside[i]);
+  }
+}
+
+// Bytes of two tiles of keys and two of values.
+template <typename P, typename T>
+constexpr int kTileBytes = 4 * P::kKeys * RowsOf<P, T>::kBytes;
 
 // Tiles of keys and values of a sentence in shared memory. The queries come where no tile is before
 // open() of the second one.
-template <typename T, int dim, typename C>
+template <typename P, typename T, typename C>
 struct KeyTiles {
-  static constexpr int kKeys = kTileKeys<dim>;
-  const SharedRows<T, dim> rows;
+  static constexpr int kKeys = P::kKeys;
+  const RowsOf<P, T> rows;
 
   __device__ explicit KeyTiles(char* memory) : rows{shared_address(memory)} {}
 
-  __device__ SharedRows<T, dim> keys(int i) const { return rows.from(i % 2 * 2 * kKeys); }
-  __device__ SharedRows<T, dim> values(int i) const { return rows.from(i % 2 * 2 * kKeys + kKeys); }
-  __device__ SharedRows<T, dim> queries(int first) const { return keys(first + 1); }
+  __device__ RowsOf<P, T> keys(int i) const { return rows.from(i % 2 * 2 * kKeys); }
+  __device__ RowsOf<P, T> values(int i) const { return rows.from(i % 2 * 2 * kKeys + kKeys); }
+  __device__ RowsOf<P, T> queries(int first) const { return keys(first + 1); }
 
   template <typename Keys>
   __device__ __forceinline__ void request(const Keys& source, int i, int head_dim) const {
-    const auto copy = [&](const T* from, SharedRows<T, dim> to) {
-      to.template request<kKeys>(from, source.rows, i * kKeys, source.length, head_dim);
+    const auto copy = [&](const T* from, RowsOf<P, T> to) {
+      request_rows<P, kKeys>(to, from, source.rows, i * kKeys, source.length, head_dim);
     };
     copy(source.k, keys(i));
     copy(source.v, values(i));
@@ -94,20 +126,21 @@ struct KeyTiles {
 
 // Of e4m3, two tiles of which and their scales take less than one of T: one is widened, while the
 // next is on its way.
-template <typename T, int dim>
-struct KeyTiles<T, dim, Float8> {
-  static constexpr int kKeys = kTileKeys<dim>, kPieces = dim / 8;
-  static constexpr int kWideBytes = 2 * kKeys * SharedRows<T, dim>::stride * sizeof(T);
-  static constexpr int kNarrowBytes = 2 * kKeys * dim, kScaleBytes = 2 * kKeys * sizeof(float);
-  static_assert(kWideBytes + 2 * (kNarrowBytes + kScaleBytes) <= kShared<T, dim>);
+template <typename P, typename T>
+struct KeyTiles<P, T, Float8> {
+  using Rows = RowsOf<P, T>;
+  static constexpr int kKeys = P::kKeys, kPieces = P::kDim / 8;
+  static constexpr int kWideBytes = 2 * kKeys * Rows::kBytes;
+  static constexpr int kNarrowBytes = 2 * kKeys * P::kDim, kScaleBytes = 2 * kKeys * sizeof(float);
+  static_assert(kWideBytes + 2 * (kNarrowBytes + kScaleBytes) <= kTileBytes<P, T>);
   char* const memory;
-  const SharedRows<T, dim> rows;
+  const Rows rows;
 
   __device__ explicit KeyTiles(char* memory) : memory(memory), rows{shared_address(memory)} {}
 
-  __device__ SharedRows<T, dim> keys(int) const { return rows; }
-  __device__ SharedRows<T, dim> values(int) const { return rows.from(kKeys); }
-  __device__ SharedRows<T, dim> queries(int) const { return rows; }
+  __device__ Rows keys(int) const { return rows; }
+  __device__ Rows values(int) const { return rows.from(kKeys); }
+  __device__ Rows queries(int) const { return rows; }
 
   template <typename Keys>
   __device__ __forceinline__ void request(const Keys& source, int i, int head_dim) const {
@@ -115,14 +148,14 @@ struct KeyTiles<T, dim, Float8> {
     for (int which = 0; which < 2; ++which) {
       const Float8* from = which == 0 ? source.k : source.v;
 #pragma unroll
-      for (int piece = threadIdx.x; piece < kKeys * kPieces; piece += kThreads) {
+      for (int piece = threadIdx.x; piece < kKeys * kPieces; piece += kThreads<P>) {
         const int row = piece / kPieces, d = piece % kPieces * 8, key = i * kKeys + row;
         const bool inside = key < source.length && d < head_dim;
         const size_t offset = inside ? source.rows.offset(key) + d : 0;
         copy_few<8>(numbers(i, which, piece), from + offset, inside);
       }
     }
-    for (int j = threadIdx.x; j < 2 * kKeys; j += kThreads) {
+    for (int j = threadIdx.x; j < 2 * kKeys; j += kThreads<P>) {
       const int which = j / kKeys, row = j % kKeys, key = i * kKeys + row;
       const bool inside = key < source.length;
       const float* from = which == 0 ? source.k_scales : source.v_scales;
@@ -135,10 +168,9 @@ struct KeyTiles<T, dim, Float8> {
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
 #pragma unroll 4
-      for (int piece = threadIdx.x; piece < kKeys * kPieces; piece += kThreads) {
+      for (int piece = threadIdx.x; piece < kKeys * kPieces; piece += kThreads<P>) {
         const int row = piece / kPieces, d = piece % kPieces * 8;
-        const int to = (which * kKeys + row) * SharedRows<T, dim>::stride + d;
-        *reinterpret_cast<uint4*>(memory + to * sizeof(T)) =
+        *reinterpret_cast<uint4*>(memory + (which * kKeys + row) * Rows::kBytes + d * sizeof(T)) =
             from_float8<T>(*numbers(i, which, piece), *scale(i, which, row));
       }
     }
