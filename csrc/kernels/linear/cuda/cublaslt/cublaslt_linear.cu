@@ -33,10 +33,13 @@ struct RestParams {
   Activation activation;
 };
 
-// A thread holds the bias of `width` columns and goes down the rows.
+constexpr int kRows = 2;  // of a thread: it asks for both before it waits for one
+
+// A thread holds the bias of `width` columns, for kRows rows.
 template <typename T, int width>
 __global__ void rest_kernel(RestParams<T> p) {
-  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * width;
+  const int column = (blockIdx.y * blockDim.x + threadIdx.x) * width;
+  const int first_row = blockIdx.x * blockDim.y * kRows + threadIdx.y;
   float bias[width] = {};
   if (p.bias != nullptr && column < p.cols) {
 #pragma unroll
@@ -45,18 +48,27 @@ __global__ void rest_kernel(RestParams<T> p) {
   wait_for_previous();
   let_next_start();
   if (column >= p.cols) return;
-  for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < p.rows;
-       row += gridDim.y * blockDim.y) {
-    const int64_t at = int64_t(row) * p.stride + column;
-    auto y = Vector<T, width>::load(p.y + at);
-    Vector<T, width> residual{};
-    if (p.residual != nullptr) residual = Vector<T, width>::load(p.residual + at);
+  Vector<T, width> y[kRows], residual[kRows] = {};
+  const auto for_rows = [&](auto&& use) {
 #pragma unroll
-    for (int i = 0; i < width; ++i) {
-      y.values[i] = from_float<T>(activate<T>(y[i] + bias[i], p.activation) + residual[i]);
+    for (int k = 0; k < kRows; ++k) {
+      const int row = first_row + k * blockDim.y;
+      if (row < p.rows) use(k, int64_t(row) * p.stride + column);
     }
-    y.store(p.y + at);
-  }
+  };
+  for_rows([&](int k, int64_t at) {
+    y[k] = Vector<T, width>::load(p.y + at);
+    if (p.residual != nullptr) residual[k] = Vector<T, width>::load(p.residual + at);
+  });
+  for_rows([&](int k, int64_t at) {
+    float x[width];
+#pragma unroll
+    for (int i = 0; i < width; ++i) x[i] = y[k][i] + bias[i];
+    activate<T>(x, p.activation);
+#pragma unroll
+    for (int i = 0; i < width; ++i) y[k].values[i] = from_float<T>(x[i] + residual[k][i]);
+    y[k].store(p.y + at);
+  });
 }
 
 template <typename T>
@@ -65,8 +77,8 @@ void finish(Stream& stream, const RestParams<T>& p) {
   const bool wide =
       p.cols % kWidth == 0 && aligned16<T>(p.y, p.stride) && aligned16<T>(p.residual, p.stride);
   const int vectors = wide ? p.cols / kWidth : p.cols;
-  const unsigned x = std::min(256u, std::bit_ceil(static_cast<unsigned>(vectors))), y = 256 / x;
-  const dim3 grid((vectors + x - 1) / x, std::min((p.rows + y - 1) / y, 65535u));
+  const unsigned x = std::min(128u, std::bit_ceil(static_cast<unsigned>(vectors))), y = 256 / x;
+  const dim3 grid((p.rows + kRows * y - 1) / (kRows * y), (vectors + x - 1) / x);
   launch(stream, wide ? rest_kernel<T, kWidth> : rest_kernel<T, 1>, grid, dim3(x, y), 0, p);
 }
 
