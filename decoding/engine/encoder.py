@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -88,7 +89,7 @@ class EncoderSession(PooledEngine):
         """found: [B, ...], what was made of the states of each item. Raises decoding.Error for the
         first one with NaN or infinities, as generate() does, and names the tensor where
         detect_overflow has looked."""
-        if bool(found.sum(dtype=torch.float32).isfinite()):  # most often: one pass
+        if math.isfinite(found.sum(dtype=torch.float32).item()):  # most often: one pass
             return
         broken = found.isfinite().flatten(1).all(1).logical_not().nonzero()
         if not len(broken):
@@ -134,7 +135,8 @@ def encode(
         own = None if types is None else types[chosen]
         source = pack(batch.select(chosen), session.spec, own)
         where = rows[chosen] if batch.mask is None else rows[chosen][batch.mask[chosen]]
-        states[torch.from_numpy(where.reshape(-1)).to(states.device)] = session.encode(source)
+        places = torch.from_numpy(where.reshape(-1)).to(states.device)  # while the GPU is free
+        states.index_copy_(0, places, session.encode(source))
     session.check_finite(states.view(len(batch), -1))
     first = rows[:, 0] if batch.mask is None else rows[:, 0] + batch.mask.argmax(1)
     pooled = session.pool(states[torch.from_numpy(first).to(states.device)])
