@@ -240,8 +240,8 @@ def variants(source: Path) -> list[str]:
     if folders[0] == "kernels" and folders[-1] == "cpu" and source.stem not in ONCE:
         return [ONLY_ISA] if ONLY_ISA else list(isas())
     # Attention of a step has the most kernels by far.
-    if folders == ("kernels", "attention", "cuda") and source.stem.startswith("decode"):
-        return [t for t in TYPES if t != "float32" or source.stem != "decode_float8"]
+    if folders == ("kernels", "attention", "cuda", "decode"):
+        return [t for t in TYPES if t != "float32" or source.stem != "float8"]
     return [""]
 
 
