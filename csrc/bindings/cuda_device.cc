@@ -32,13 +32,22 @@ Sizes packed(const Sizes& shape) {
   return strides;
 }
 
+// Frees memory without Python's lock: that waits for who uses it, which may wait for the lock.
+struct FreeUnlocked {
+  void operator()(const cuda::DeviceMemory* memory) const {
+    std::optional<Unlocked> release;
+    if (PyGILState_Check()) release.emplace();
+    delete memory;
+  }
+};
+
 // Numbers in a GPU's memory, with the names that torch has for the same things. Views share the
 // memory, which goes with the last of them.
 class DeviceArray {
  public:
   // uint8 [bytes], uninitialised.
   DeviceArray(int64_t bytes, int device)
-      : memory_(std::make_shared<cuda::DeviceMemory>(bytes, device)),
+      : memory_(new cuda::DeviceMemory(bytes, device), FreeUnlocked{}),
         device_(device),
         shape_({bytes}),
         strides_({1}) {}
