@@ -75,10 +75,14 @@ def test_sentences_equal_torch(place: Place, size: int, made: bool, causal: bool
     assert_within_torch(reference, y, x, kernel, LENGTHS, shape)
 
 
-@pytest.mark.parametrize("head_dim", [1, 2, 7, 16, 30, 33, 64, 80, 128, 130, 256])
+HEAD_DIMS = [1, 2, 7, 16, 30, 33, 64, 80, 128, 130, 256]
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("size", [5, 7])
 @pytest.mark.parametrize("made", [False, True])
-def test_head_sizes(place: Place, threads: int, made: bool, head_dim: int) -> None:
-    shape = Shape(5, 2, head_dim, made, causal=False)
+def test_head_sizes(place: Place, threads: int, made: bool, size: int, head_dim: int) -> None:
+    shape = Shape(size, 2, head_dim, made, causal=False)
     x, kernel = make(place, shape, [9, 20])
     y = convolve(x, kernel, [9, 20], shape, place, threads)
     assert_within_torch(reference, y, x, kernel, [9, 20], shape)
@@ -210,6 +214,15 @@ def test_steps_equal_torch(place: Place, size: int, made: bool, spare: int) -> N
         search.exchange(parents_of(search, draw))
 
 
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("made", [False, True])
+def test_head_sizes_of_steps(place: Place, made: bool, head_dim: int) -> None:
+    search = Search(place, Shape(5, 2, head_dim, made), beams=2, ring=6)
+    for position in range(8):
+        search.check(position, [1, 0], threads=2)
+        search.exchange([1, 0, 3, 3, 4, 5])
+
+
 @pytest.mark.parametrize("size", [1, 3, 31])
 @pytest.mark.parametrize("made", [False, True])
 def test_sentences_at_steps_of_their_own(place: Place, size: int, made: bool) -> None:
@@ -240,12 +253,15 @@ def test_any_search(place: Place, data: st.DataObject) -> None:
         search.exchange(parents_of(search, generator))
 
 
+@pytest.mark.parametrize("size", [2, 7, 31])
 @pytest.mark.parametrize("made", [False, True])
-def test_a_step_is_the_last_token_of_a_sentence(place: Place, threads: int, made: bool) -> None:
+def test_a_step_is_the_last_token_of_a_sentence(
+    place: Place, threads: int, made: bool, size: int
+) -> None:
     """To the bit: a row's past may have been read at once or step by step, alone or in a batch."""
-    shape, positions = Shape(7, made=made), 12
-    together = Search(place, shape, 2, ring=7)
-    alone = Search(place, shape, 2, ring=7)
+    shape, positions = Shape(size, made=made), 12
+    together = Search(place, shape, 2, ring=size)
+    alone = Search(place, shape, 2, ring=size)
     for position in range(positions):
         y, _, kernel = together.step(position, [1, 0], threads)
         assert_equal(alone.step(position, [0])[0], y[2:])
