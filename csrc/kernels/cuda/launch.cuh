@@ -51,25 +51,46 @@ void allow_shared(void (*kernel)(Params...), size_t shared) {
                                   most - static_cast<int>(has.sharedSizeBytes)));
 }
 
-// shared: bytes of dynamic shared memory. cluster: blocks that run together, on sm_90.
+constexpr int kPortableCluster = 8;  // blocks that every device runs together
+
+// Blocks that run together, on sm_90. packed: several of them may share a multiprocessor, so that
+// more clusters run at once; by default each has one of its own.
+struct Cluster {
+  Cluster(dim3 blocks, bool packed = false) : blocks(blocks), packed(packed) {}
+  int size() const { return static_cast<int>(blocks.x * blocks.y * blocks.z); }
+
+  dim3 blocks;
+  bool packed;
+};
+
+// shared: bytes of dynamic shared memory.
 template <typename... Params>
-void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, dim3 grid, dim3 block,
-                     size_t shared, std::type_identity_t<Params>... params) {
+void launch_clusters(Stream& stream, void (*kernel)(Params...), Cluster cluster, dim3 grid,
+                     dim3 block, size_t shared, std::type_identity_t<Params>... params) {
   const Device& device = stream.device();
   CHECK(shared <= static_cast<size_t>(device.shared_memory), "a step needs ", shared,
         " bytes of shared memory, a block on ", device.name, " may have ", device.shared_memory,
         ": lower num_beams");
   if (stream.warming_up()) return;
   allow_shared(kernel, shared);
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
   unsigned count = 0;
   if (device.hopper() && stream.overlaps()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
-  if (cluster.x * cluster.y * cluster.z > 1) {
+  if (cluster.size() > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count++].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+    attributes[count++].val.clusterDim = {cluster.blocks.x, cluster.blocks.y, cluster.blocks.z};
+  }
+  if (cluster.packed) {
+    attributes[count].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+    attributes[count++].val.clusterSchedulingPolicyPreference =
+        cudaClusterSchedulingPolicyLoadBalancing;
+  }
+  if (cluster.size() > kPortableCluster) {
+    CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                    cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;

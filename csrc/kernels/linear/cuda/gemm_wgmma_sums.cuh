@@ -24,13 +24,6 @@ __device__ __forceinline__ void store_to_block(uint32_t there, float value) {
 #endif
 }
 
-// As arrive_at_cluster(), for blocks that need to know only that the others have begun.
-__device__ __forceinline__ void announce_to_cluster() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-
 // The pieces of y, eight outputs of a row, that this thread finishes.
 template <typename T, typename S>
 struct Pieces {

@@ -273,7 +273,8 @@ int launch_backward(Stream& stream, const Op& op, int rows, int cols, bool align
     const size_t shared = Ring::bytes(inputs, threads);
     const int most = std::min(at_once / cluster, most_clusters(kernel, cluster, threads, shared));
     const int units = std::min(rows, most);
-    launch_clusters(stream, kernel, cluster, units * cluster, threads, shared, op, rows, cols, 0);
+    launch_clusters(stream, kernel, dim3(cluster), units * cluster, threads, shared, op, rows, cols,
+                    0);
     return units;
   };
   if (aligned && warps <= most_warps) {
