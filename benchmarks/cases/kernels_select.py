@@ -57,7 +57,7 @@ class SelectState:
     def __init__(self, place: Place, batch: int, beams: int, vocab: int, sums: Tensor) -> None:
         rows, groups = batch * beams, -(-vocab // 128)
         ints = {
-            **{"first": batch, "stop_now": 1, "finished_count": batch},
+            **{"first": batch, "stop_now": batch, "finished_count": batch},
             **{"done": batch, "fault": batch, "length": rows, "ids": rows, "at": rows},
             **{"random_row": rows, "now": 2, "seen": 2, "tickets": batch * (beams + 1) + 1},
         }

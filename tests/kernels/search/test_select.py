@@ -72,6 +72,9 @@ def test_when_sentences_stop(early_stopping: str, length_penalty: float, style: 
         Rules(max_new=1, forced_first=(5,), forced_last=(6,), eos=(6,)),
         Rules(banned=(1, 7), eos=(2,), min_new=2, renormalize=True),
         Rules(forced_first=(6,), renormalize=True),
+        Rules(banned=tuple(range(32)), eos=tuple(range(32, 64)), min_new=3),
+        Rules(banned=tuple(range(33)), eos=(499,)),
+        Rules(banned=(3,), eos=tuple(range(40, 73)), min_new=2),
         Rules(banned=tuple(range(500))),
         Rules(banned=tuple(range(498)), eos=(498,), renormalize=True),
     ],
@@ -113,6 +116,9 @@ def test_many_candidates(vocab: int, style: str) -> None:
     Search("beam", rules, 2, 32, vocab).run(style)
     Search("beam", Rules(max_new=3, eos=(9,)), 2, 4, vocab, torch.float16).run(style)
     Search("greedy", Rules(max_new=3, eos=(9,)), 2, 1, vocab).run(style)
+    bans = Rules(max_new=3, eos=(2, 3), banned=tuple(range(4, 24)), min_new=2)
+    Search("beam", bans, 2, 4, vocab, torch.float16).run(style)
+    Search("greedy", bans, 2, 1, vocab).run(style)
 
 
 @pytest.mark.gpu

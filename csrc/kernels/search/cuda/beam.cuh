@@ -32,25 +32,6 @@ struct Ranks {
         finished(ended + beams) {}
 };
 
-// What a step of a sentence needs from memory and can ask for before it has any logits.
-struct Early {
-  float sum;  // of beam threadIdx.x
-  int32_t length, first, random_first, finished;
-  uint32_t random_row;  // of row `index`
-
-  template <typename T>
-  __device__ Early(const SelectParams<T>& p, int sentence, int index)
-      : first(p.prompt_lengths[sentence]), random_first(p.config.sentences[sentence].random_first) {
-    const int slot = sentence * p.beams + threadIdx.x;
-    const bool beam = threadIdx.x < p.beams;
-    const bool search = p.kind == SearchKind::beam;
-    sum = search && beam ? p.sums[slot] : 0.0f;
-    length = !search && beam ? p.length[slot] : 0;
-    finished = search ? p.finished_count[sentence] : 0;
-    random_row = p.kind == SearchKind::sampling ? p.random_row[index] : 0;
-  }
-};
-
 // length^a, in double precision and then rounded, as Python and torch do.
 static __device__ __noinline__ float penalty(double length_penalty, int length) {
   return static_cast<float>(pow(static_cast<double>(length), length_penalty));
@@ -220,9 +201,10 @@ struct Outcome {
 // The rules, from the beams' best tokens in the queue to the next_beams.
 template <typename T>
 __device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int step, int sentence,
-                             int finished, Queue queue, Ranks ranks) {
+                             Queue queue, Ranks ranks) {
   const int first_slot = sentence * p.beams;
   Hypothesis* list = p.finished + int64_t{first_slot};
+  int finished = call.finished;
   Outcome outcome = {0, true};
   if (!merge(p, queue, ranks)) {
     if (threadIdx.x == 0) p.fault[sentence] = step;

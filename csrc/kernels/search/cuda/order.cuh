@@ -64,18 +64,26 @@ static __device__ __noinline__ void sort_many(Queue queue, int count) {
   }
 }
 
-// Few are ranked by comparing each with all, which `parts` neighbouring threads share.
+// How many keys are greater than `mine`; `parts` neighbouring threads, which have the same, share
+// the comparisons.
 template <int parts>
-__device__ __forceinline__ void sort_few(Queue queue, int count) {
-  const int i = threadIdx.x / parts;
-  const Key mine = i < count ? queue.keys[i] : 0;
+__device__ __forceinline__ int rank_of(Key mine, const Key* keys, int count) {
   int rank = 0;
 #pragma unroll 4
-  for (int j = threadIdx.x % parts; j < count; j += parts) rank += queue.keys[j] > mine;
+  for (int j = threadIdx.x % parts; j < count; j += parts) rank += keys[j] > mine;
 #pragma unroll
   for (int other = 1; other < parts; other *= 2) {
     rank += __shfl_xor_sync(kAllLanes, rank, other);
   }
+  return rank;
+}
+
+// Few are ranked by comparing each with all.
+template <int parts>
+__device__ __forceinline__ void sort_few(Queue queue, int count) {
+  const int i = threadIdx.x / parts;
+  const Key mine = i < count ? queue.keys[i] : 0;
+  const int rank = rank_of<parts>(mine, queue.keys, count);
   __syncthreads();
   if (i < count && threadIdx.x % parts == 0) queue.keys[rank] = mine;
   __syncthreads();

@@ -12,7 +12,7 @@
 #include <climits>
 
 #include "kernels/search/cuda/order.cuh"
-#include "kernels/search/cuda/scan.cuh"
+#include "kernels/search/cuda/visit.cuh"
 
 namespace decoding::cuda::selection {
 
@@ -143,7 +143,7 @@ struct Ruler {
 // than the queue holds.
 template <typename T>
 __device__ __noinline__ int collect(Row<T> row, Key from, Key to, Queue queue) {
-  visit<2>(row, value_of(from), [&](float value, int id) {
+  visit_few(row, value_of(from), [&](float value, int id) {
     const Key key = key_of(value, id);
     if (key < from || key > to) return;
     const int at = atomicAdd(queue.count, 1);

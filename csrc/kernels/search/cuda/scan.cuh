@@ -32,6 +32,17 @@ struct Row {
 __device__ __forceinline__ uint32_t bits_of(half x) { return __half_as_ushort(x); }
 __device__ __forceinline__ uint32_t bits_of(bfloat16 x) { return __bfloat16_as_ushort(x); }
 
+// What a 32-bit word holds of a row.
+template <typename T>
+using Parts =
+    std::conditional_t<sizeof(T) == 4, float,
+                       std::conditional_t<std::is_same_v<T, half>, half2, __nv_bfloat162>>;
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ half2 larger(half2 a, half2 b) { return __hmax2(a, b); }
+__device__ __forceinline__ __nv_bfloat162 larger(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hmax2(a, b);
+}
+
 // A lane's columns of a group, as they lie in memory.
 template <typename T>
 struct Columns {
@@ -77,22 +88,22 @@ struct Columns {
     }
   }
 
-  // Numbers only: a NaN counts for nothing.
-  __device__ __forceinline__ float largest() const {
-    if constexpr (sizeof(T) == 4) {
-      float x = (*this)[0];
+  // The largest number of each part that a word has room for; a NaN counts for nothing.
+  __device__ __forceinline__ Parts<T> largest_parts() const {
+    Parts<T> x = *reinterpret_cast<const Parts<T>*>(&pieces[0].x);
 #pragma unroll
-      for (int i = 1; i < kColumns; ++i) x = fmaxf(x, (*this)[i]);
+    for (const uint4& piece : pieces) {
+      const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+      for (const uint32_t& word : words) x = larger(x, *reinterpret_cast<const Parts<T>*>(&word));
+    }
+    return x;
+  }
+  __device__ __forceinline__ float largest() const {
+    const Parts<T> x = largest_parts();
+    if constexpr (sizeof(T) == 4) {
       return x;
     } else {
-      using Two = std::conditional_t<std::is_same_v<T, half>, __half2, __nv_bfloat162>;
-      Two x = *reinterpret_cast<const Two*>(&pieces[0].x);
-#pragma unroll
-      for (const uint4& piece : pieces) {
-        const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-        for (const uint32_t& word : words) x = __hmax2(x, *reinterpret_cast<const Two*>(&word));
-      }
       return fmaxf(to_float(x.x), to_float(x.y));
     }
   }
@@ -125,20 +136,32 @@ __device__ __forceinline__ float fast_exp(float x) {
   return y;
 }
 
-// exp(x) summed over the four groups that a warp holds, relative to their maximum.
-template <typename T>
-__device__ __forceinline__ Word sum_of_quad(const Columns<T>& x, float group_max) {
-  float max = group_max;
+// The larger of neighbouring lanes: of groups of `from` lanes those of `to` lanes.
+template <int from, int to, typename X>
+__device__ __forceinline__ X over_lanes(X x) {
 #pragma unroll
-  for (int other = kLanes; other < 32; other *= 2) {
-    max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, other));
+  for (int other = from; other < to; other *= 2) {
+    x = larger(x, __shfl_xor_sync(kAllLanes, x, other));
   }
+  return x;
+}
+
+// A lane's part of what exp(x) adds up to, relative to `max`.
+template <typename T>
+__device__ __forceinline__ float lane_sum(const Columns<T>& x, float max) {
   // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
   const float peak = max == -INFINITY ? 0.0f : max;
   float sums[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) sums[i % 2] += fast_exp(x[i] - peak);
-  return pair(max, warp_sum(sums[0] + sums[1]));
+  return sums[0] + sums[1];
+}
+
+// exp(x) summed over the four groups that a warp holds, relative to their maximum.
+template <typename T>
+__device__ __forceinline__ Word sum_of_quad(const Columns<T>& x, float group_max) {
+  const float max = over_lanes<kLanes, 32>(group_max);
+  return pair(max, warp_sum(lane_sum(x, max)));
 }
 
 // What a warp has of a row at once: in half precision enough to work on two quads side by side.
@@ -161,8 +184,33 @@ struct Batch {
     }
   }
 
+  // The largest numbers of the lane's columns, of each round's a part.
+  __device__ __forceinline__ Parts<T> largest() const {
+    if constexpr (kRounds == 1) {
+      return rounds[0].largest_parts();
+    } else {
+      const Parts<T> a = rounds[0].largest_parts(), b = rounds[1].largest_parts();
+      return larger(Parts<T>(a.x, b.x), Parts<T>(a.y, b.y));
+    }
+  }
+
   Columns<T> rounds[kRounds];
 };
+
+// One of the parts.
+__device__ __forceinline__ float part(float x, int) { return x; }
+template <typename Two>
+__device__ __forceinline__ float part(Two x, int i) {
+  return to_float(i == 0 ? x.x : x.y);
+}
+
+// As warp_sum() of one number or of two, side by side: the upper half of the lanes gets the second.
+__device__ __forceinline__ float warp_sums(const float (&x)[1]) { return warp_sum(x[0]); }
+__device__ __forceinline__ float warp_sums(const float (&x)[2]) {
+  const bool upper = lane_id() >= 16;
+  const float other = __shfl_xor_sync(kAllLanes, upper ? x[0] : x[1], 16);
+  return warp_sum<16>((upper ? x[1] : x[0]) + other);
+}
 
 // now, next: the first two batches, which are under way; later ones follow as these are done with.
 template <typename T>
@@ -170,20 +218,23 @@ __device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& 
                                      const ClusterExchange& exchange) {
 #pragma unroll 1
   for (int base = row.begin; base < row.end; base += Batch<T>::kGroups) {
-    float max[Batch<T>::kRounds];
-    Word sum[Batch<T>::kRounds];
+    constexpr int rounds = Batch<T>::kRounds;
 #pragma unroll
-    for (int r = 0; r < Batch<T>::kRounds; ++r) {
-      now.rounds[r].cut(row.vocab, Batch<T>::group(base, r));
-      max[r] = warp_max<kLanes>(now.rounds[r].largest());
-      sum[r] = sum_of_quad(now.rounds[r], max[r]);
-    }
+    for (int r = 0; r < rounds; ++r) now.rounds[r].cut(row.vocab, Batch<T>::group(base, r));
+    const Parts<T> groups = over_lanes<1, kLanes>(now.largest());
+    const Parts<T> quads = over_lanes<kLanes, 32>(groups);
+    float sums[rounds];
 #pragma unroll
-    for (int r = 0; r < Batch<T>::kRounds; ++r) {
+    for (int r = 0; r < rounds; ++r) sums[r] = lane_sum(now.rounds[r], part(quads, r));
+    const float sum = warp_sums(sums);
+#pragma unroll
+    for (int r = 0; r < rounds; ++r) {
       const int group = Batch<T>::group(base, r);
-      if (group >= row.end) break;
-      if (threadIdx.x % kLanes == 0) row.group_max[group] = max[r];
-      if (lane_id() == 0) exchange.put(group / kQuad, sum[r]);
+      if (threadIdx.x % kLanes == 0 && group < row.end) row.group_max[group] = part(groups, r);
+    }
+    const int mine = lane_id() * rounds / 32, group = Batch<T>::group(base, mine);
+    if (lane_id() % (32 / rounds) == 0 && group < row.end) {
+      exchange.put(group / kQuad, pair(part(quads, mine), sum));
     }
     now = next;
     next.load(row, base + 2 * Batch<T>::kGroups);
@@ -192,7 +243,7 @@ __device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& 
 
 // Of a row from its quads' sums; a warp calls this. Each lane adds up every 32nd, then the lanes
 // are added up.
-__device__ __forceinline__ float log_sum_exp(const Word* sums, int quads) {
+static __device__ __noinline__ float log_sum_exp(const Word* sums, int quads) {
   float peak = -INFINITY, sum = 0.0f;
 #pragma unroll 2
   for (int q = lane_id(); q < quads; q += 32) {
@@ -204,43 +255,9 @@ __device__ __forceinline__ float log_sum_exp(const Word* sums, int quads) {
     sum = sum * known + second_of(more) * scale;
     peak = max;
   }
-  const float all = warp_max(peak);
+  const float all = value_at(__reduce_max_sync(kAllLanes, order_of(peak)));
   sum *= peak == all ? 1.0f : __expf(peak - all);
   return (all == -INFINITY ? 0.0f : all) + logf(warp_sum(sum));
-}
-
-// Calls visitor(value, id) for every element that reaches `low`, a finite number, reading only the
-// groups that hold some. A warp takes `batch` groups at a time.
-template <int batch, typename T, typename Visitor>
-__device__ __forceinline__ void visit(const Row<T>& row, float low, Visitor&& visitor) {
-  using Four = Vector<T, kGroup / 32>;
-#pragma unroll 1
-  for (int base = row.begin + warp_id(); base < row.end; base += kThreads) {
-    const int mine = base + kWarps * lane_id();
-    unsigned reaching = __ballot_sync(kAllLanes, mine < row.end && row.group_max[mine] >= low);
-#pragma unroll 1
-    while (reaching != 0) {
-      Four four[batch];
-      int id[batch];
-#pragma unroll
-      for (int j = 0; j < batch; ++j) {
-        id[j] = row.vocab;
-        if (reaching != 0) {
-          id[j] = (base + kWarps * (__ffs(reaching) - 1)) * kGroup + 4 * lane_id();
-          reaching &= reaching - 1;
-        }
-        // What begins within the row may end behind it, where there is room.
-        if (id[j] < row.vocab) four[j] = Four::load(row.logits + id[j]);
-      }
-#pragma unroll
-      for (int j = 0; j < batch; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (id[j] + i < row.vocab && four[j][i] >= low) visitor(four[j][i], id[j] + i);
-        }
-      }
-    }
-  }
 }
 
 }  // namespace decoding::cuda::selection

@@ -2,11 +2,11 @@
 // design is that of an exact hierarchical top-k.
 //
 // Several blocks share a row. Each reads its share of the logits once (scan.cuh), applies bans and
-// forced tokens to it (constrain.cuh), finds its best tokens while they are at hand (topk.cuh), and
-// hands over those and the sums that the row's log-sum-exp is made of (cluster_exchange.cuh). One
-// block of a sentence then does its bookkeeping (beam.cuh, update.cuh), the last sentence's that of
-// the step. Where tokens are sampled, the blocks of a row do so together, or, where top-k leaves
-// few, one of them (sampling.cuh).
+// forced tokens to it (constrain.cuh), finds its best tokens while they are at hand, leaving out
+// few bans as it comes across them (topk.cuh), and hands over those and the sums that the row's
+// log-sum-exp is made of (cluster_exchange.cuh). One block of a sentence then does its bookkeeping
+// (beam.cuh, update.cuh), the last sentence's that of the step. Where tokens are sampled, the
+// blocks of a row do so together, or, where top-k leaves few, one of them (sampling.cuh).
 #include <algorithm>
 #include <bit>
 
@@ -22,15 +22,15 @@ namespace decoding {
 namespace cuda::selection {
 namespace {
 
-constexpr int kClusterBlocks = 8;
-
 // Sizes that the host works out.
 struct Shape {
   int groups, quads;  // of a row
   int capacity;       // of the queue
   int splits;         // blocks that share a row
+  int each;           // groups of a block's share
   int rows;  // whose words one block reads: a sentence's where those form a cluster, else one
   ExchangeMode mode;
+  bool packed;  // blocks outnumber multiprocessors: as many clusters as possible must run at once
 
   template <typename T>
   Shape(const SelectParams<T>& p, const Device& device)
@@ -38,16 +38,19 @@ struct Shape {
     const int merged = p.kind == SearchKind::beam ? p.beams * p.m : 1;
     capacity =
         static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max({kBins, 2 * p.m, merged}))));
-    // Enough blocks to keep every multiprocessor busy, none with less than a round of groups.
-    const int wanted = std::max(1, std::min(4 * device.multiprocessors / (p.sentences * p.beams),
-                                            quads * kQuad / kGroupsAtOnce));
-    const bool samples = p.kind == SearchKind::sampling;
+    // Enough blocks to keep every multiprocessor busy, none with less than a round of groups. A
+    // search is slowed down by the fullest multiprocessor, so its blocks must not outnumber them.
+    const bool samples = p.kind == SearchKind::sampling, clusters = device.hopper();
+    const int at_once = (clusters && !samples ? 1 : 4) * device.multiprocessors;
+    const int wanted =
+        std::max(1, std::min(at_once / (p.sentences * p.beams), quads * kQuad / kGroupsAtOnce));
     rows = 1;
-    if (device.hopper()) {
-      const bool sentence = !samples && p.beams <= kClusterBlocks &&
+    if (clusters) {
+      const bool sentence = !samples && p.beams <= kPortableCluster &&
                             std::has_single_bit(static_cast<unsigned>(p.beams));
       if (sentence) rows = p.beams;
-      const int most = std::min(wanted, kClusterBlocks / rows);
+      const bool large = !samples && device.capability < 120;  // is more than portable
+      const int most = std::min(wanted, (large ? 16 : kPortableCluster) / rows);
       splits = static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
       mode = rows * splits > 1 ? ExchangeMode::cluster : ExchangeMode::none;
     } else {
@@ -56,9 +59,14 @@ struct Shape {
       splits = samples ? 1 : std::clamp(wanted, 1, std::max(1, room));
       mode = splits > 1 ? ExchangeMode::last_block : ExchangeMode::none;
     }
+    each = (quads + splits - 1) / splits * kQuad;
+    packed = mode == ExchangeMode::cluster && !samples &&
+             int64_t{splits} * p.beams * p.sentences > device.multiprocessors;
     words = 2 * quads + (samples ? 0 : splits * p.m);
   }
-  dim3 cluster() const { return mode == ExchangeMode::cluster ? dim3(splits, rows) : dim3(1); }
+  Cluster cluster() const {
+    return {mode == ExchangeMode::cluster ? dim3(splits, rows) : dim3(1), packed};
+  }
 
   // Shared memory: the groups' maxima, the queue, the words of `rows` rows, the sentence's ranks.
   __host__ __device__ size_t queue_at() const {
@@ -99,16 +107,30 @@ __device__ __forceinline__ void constrain(const SelectParams<T>& p, const Call& 
   if (call.renormalizes()) sum_again(share, exchange, quads);
 }
 
-// Hands over the best of a block's share.
+// Hands over the best of a block's share, best first.
 template <typename T>
 __device__ __forceinline__ void search_share(const SelectParams<T>& p, const Shape& shape,
-                                             const Row<T>& share, const ClusterExchange& exchange,
-                                             Queue queue) {
-  const int count = find_best(share, p.m, queue);
+                                             const Bans& bans, const Row<T>& share,
+                                             const ClusterExchange& exchange, Queue queue) {
+  const int count = queue_best(share, p.m, bans, queue), first = blockIdx.x * p.m;
+  const auto hand_over = [&](int rank, Key key) {
+    const int at = first + rank;
+    if (rank < p.m) exchange.put(2 * shape.quads + at, is_none(key) ? none(at) : key);
+  };
+  constexpr int parts = 8, few = kThreads / parts;
+  int begin = 0;
+  if (count <= few) {
+    const int i = threadIdx.x / parts;
+    const Key mine = i < count ? queue.keys[i] : 0;
+    const int rank = rank_of<parts>(mine, queue.keys, count);
+    if (threadIdx.x % parts == 0) hand_over(i < count ? rank : i, mine);
+    begin = few;
+  } else {
+    sort(queue, count);
+  }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < p.m; i += kThreads) {
-    const int at = blockIdx.x * p.m + i;
-    exchange.put(2 * shape.quads + at, i < count ? queue.keys[i] : none(at));
+  for (int i = begin + threadIdx.x; i < p.m; i += kThreads) {
+    hand_over(i, i < count ? queue.keys[i] : 0);
   }
 }
 
@@ -133,7 +155,7 @@ __device__ __forceinline__ void finalize_rows(const SelectParams<T>& p, const Ca
     uint32_t rank = i;
     if (shape.splits > 1) {
       rank = 0;
-#pragma unroll 4
+#pragma unroll 8
       for (uint32_t j = 0; j < each; ++j) rank += keys[j] > mine;
     }
     if (rank < p.m) queue.keys[r * p.m + rank] = mine;
@@ -198,41 +220,39 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   __shared__ ClusterAllGather::Memory gather_memory;
   __shared__ int queued, ended;
   const bool cluster = shape.mode == ExchangeMode::cluster;
-  const uint32_t search_word = Call::ask(p.config.search);
   if (threadIdx.x == 0) queued = 0;
   if (cluster) {
     if (threadIdx.x == 0) {
       expect_one_thread(&arrived);
       if (kind == SearchKind::sampling) ClusterAllGather::open(gather_memory);
     }
-    sync_cluster();  // nobody may write to a block that has not begun
+    announce_to_cluster();
   }
   wait_for_previous();
   let_next_start();
 
   // Everything that can be asked for at once is, also where the row turns out to be none.
   const int i = blockIdx.z, index = i * p.beams + blockIdx.y;
-  const StepState state = *p.state;
-  // Places after the active sentences hold whatever was in memory.
-  const ActiveSentence active = p.active[i];
-  const int sentence = i < state.live_count ? active.id : 0, number = active.number;
   auto* group_max = reinterpret_cast<float*>(memory);
   const int groups = kQuad * shape.quads;
-  const int each = (shape.quads + shape.splits - 1) / shape.splits * kQuad;
   const Row<T> share = {p.logits + int64_t{index} * p.stride, group_max, p.vocab,
-                        min(static_cast<int>(blockIdx.x) * each, groups),
-                        min(static_cast<int>(blockIdx.x + 1) * each, groups)};
+                        min(static_cast<int>(blockIdx.x) * shape.each, groups),
+                        min(static_cast<int>(blockIdx.x + 1) * shape.each, groups)};
   Batch<T> first, second;
   first.load(share, share.begin);
   second.load(share, share.begin + Batch<T>::kGroups);
-  const Early early(p, sentence, index);
-  const SentenceConfig* config = p.config.sentences + sentence;
-  const uint32_t sentence_word = Call::ask(config);
-  const Span eos = config->eos;
+  __syncwarp();  // the logits first: what is asked for next is soon waited for
+  const StepState state = *p.state;
+  // Places after the active sentences hold whatever was in memory.
+  const ActiveSentence active = p.active[i];
   if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.host_state = state;
   if (i >= state.live_count) return;
-  call.store(search_word, sentence_word);
-  const int32_t eos_id = Call::ask_eos(p.config.words, eos);
+  const int sentence = active.id, number = active.number;
+  call.copy(p, sentence, index);
+  const int first_slot = sentence * p.beams + threadIdx.x;  // of a beam
+  const bool has_slot = threadIdx.x < p.beams;
+  const float sum = kind == SearchKind::beam && has_slot ? p.sums[first_slot] : 0.0f;
+  const int length = kind != SearchKind::beam && has_slot ? p.length[first_slot] : 0;
 
   const Queue queue = {reinterpret_cast<Key*>(memory + shape.queue_at()), &queued, shape.capacity};
   auto* words = reinterpret_cast<Word*>(memory + shape.words_at());
@@ -240,19 +260,22 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   const int64_t scratch = int64_t{index} * shape.groups;
   const ClusterExchange exchange = {shape.mode, words + (blockIdx.y % shape.rows) * shape.words,
                                     &arrived, p.group_max + scratch, p.group_sum + scratch};
+  if (cluster) wait_for_cluster();  // nobody may write to a block that has not begun
   scan(first, second, share, exchange);
-  call.store_eos(eos_id);
+  Call::wait_for_copies();
   __syncthreads();
+  call.copy_few(p.config.words);
   const FilterConfig filters = call.filters();
-  const RowRng rng = {call.sentence.seed, static_cast<uint32_t>(number), early.random_row,
+  const RowRng rng = {call.sentence.seed, static_cast<uint32_t>(number), call.random_row,
                       filters.temperature};
   const bool together = kind != SearchKind::sampling || !samples_among_best(call, p.vocab);
-  const bool constrained = call.changes(number);
+  const bool few_bans = kind != SearchKind::sampling && call.bans_few(number);
+  const bool constrained = !few_bans && call.changes(number);
   if (together && constrained) constrain(p, call, number, shape.quads, share, exchange);
   Candidate sampled;
   if constexpr (kind != SearchKind::sampling) {
-    search_share(p, shape, share, exchange, queue);
-  } else if (together) {
+    search_share(p, shape, few_bans ? call.bans(number) : Bans{}, share, exchange, queue);
+  } else if (Call::wait_for_copies(); together) {
     ClusterAllGather gather(gather_memory, shape.splits);
     sampled = sample_together(share, filters.top_p, rng, gather, shape.splits, queue);
   } else if (cluster) {
@@ -271,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   if constexpr (kind == SearchKind::beam) {
 #pragma unroll 1
     for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
-      ranks.sums[beam] = beam < kThreads ? early.sum : p.sums[sentence * p.beams + beam];
+      ranks.sums[beam] = beam < kThreads ? sum : p.sums[sentence * p.beams + beam];
     }
   }
   __syncthreads();
@@ -294,12 +317,12 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
 
   Outcome outcome = {0, true};
   if constexpr (kind == SearchKind::beam) {
-    outcome = beam_step(p, call, number, sentence, early.finished, queue, ranks);
+    outcome = beam_step(p, call, number, sentence, queue, ranks);
   } else {
     // Greedily, everything banned: Hugging Face takes id 0.
     constexpr int fallback = kind == SearchKind::greedy ? 0 : -1;
     outcome.done =
-        update_rows(p, call, number, i, sentence, early, met, queue, ranks.lse, fallback);
+        update_rows(p, call, number, i, sentence, length, met, queue, ranks.lse, fallback);
   }
   // The first warp sees to the step while the others copy.
   if (warp_id() == 0) {
@@ -307,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     // As long as no sentence ends, each keeps its place.
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams && !outcome.done && outcome.alive > 0; beam += 32) {
-      append_row(p, number, early.first, early.random_first, i, beam, ranks.next_beams[beam].token);
+      append_row(p, call, number, i, beam, ranks.next_beams[beam].token);
     }
     if (lane_id() == 0 && !outcome.done) p.active[i] = active.next();
     __syncwarp();

@@ -3,6 +3,7 @@
 // chosen from is the maximum of several groups: k of those still prove k elements.
 #pragma once
 
+#include "kernels/search/cuda/call.cuh"
 #include "kernels/search/cuda/prefix.cuh"
 
 namespace decoding::cuda::selection {
@@ -81,20 +82,34 @@ __device__ __forceinline__ float bound_of_best(const float* maxima, int groups, 
                                    : kth_of_threads(maxima, groups, k, queue));
 }
 
-// Leaves the k best of a share at the queue's head; returns how many there are, as far as they are
-// finite.
+// Puts none in the place of what is banned, and -inf in the logits.
 template <typename T>
-__device__ int find_best(Row<T> row, int k, Queue queue) {
+__device__ __forceinline__ void leave_out(const Row<T>& row, const Bans& bans, Queue queue,
+                                          int count) {
+  const int ban = threadIdx.x < bans.count ? bans.ids[threadIdx.x] : -kGroup;
+  if (row.has(ban / kGroup)) row.logits[ban] = from_float<T>(-INFINITY);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    if (bans.has(id_of(queue.keys[i]))) queue.keys[i] = none(i);
+  }
+  __syncthreads();
+}
+
+// Queues what may be among the k best of a share, in no order; returns how much that is, none in
+// the place of bans included.
+template <typename T>
+__device__ __forceinline__ int queue_best(const Row<T>& row, int k, const Bans& bans, Queue queue) {
   const float* maxima = row.group_max + row.begin;
-  const int groups = row.end - row.begin;
-  const float bound = bound_of_best(maxima, groups, k, queue);
+  const int groups = row.end - row.begin, wanted = k + bans.count;
+  const float bound = bound_of_best(maxima, groups, wanted, queue);
+  Call::wait_for_copies();  // of the bans, before the block meets
   int count = collect(row, first_key(bound), kBestKey, queue);
   if (count > queue.capacity) {  // there are more equals than the queue holds
-    const Counted best = {k, largest(maxima, groups)};
+    const Counted best = {wanted, largest(maxima, groups)};
     count = collect(row, end_of_prefix(row, best, bound, queue), kBestKey, queue);
   }
-  sort(queue, count);
-  return min(count, k);
+  if (bans.count > 0) leave_out(row, bans, queue, count);
+  return count;
 }
 
 }  // namespace decoding::cuda::selection

@@ -15,14 +15,20 @@ __device__ __forceinline__ void append_row(const SelectParams<T>& p, int number,
   p.positions[row] = first + number;
   p.random_row[row] = random_first + beam;
 }
+template <typename T>
+__device__ __forceinline__ void append_row(const SelectParams<T>& p, const Call& call, int number,
+                                           int place, int beam, int32_t token) {
+  append_row(p, number, call.first, call.sentence.random_first, place, beam, token);
+}
 
 // The rows of active sentence i take their tokens; returns whether all of them have ended. If not,
 // they are listed for the next step, each sentence in its place as long as none ends. at_hand: the
 // queue and lses hold what was found for the rows, else memory does. fallback: taken where none was
-// left to choose; -1: that is a fault.
+// left to choose; -1: that is a fault. first_length: that of beam threadIdx.x, which was asked for
+// early.
 template <typename T>
 __device__ bool update_rows(const SelectParams<T>& p, const Call& call, int step, int i,
-                            int sentence, const Early& early, bool at_hand, Queue queue,
+                            int sentence, int first_length, bool at_hand, Queue queue,
                             const float* lses, int fallback) {
   __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
   const Ends ends = call.ends(p);
@@ -33,7 +39,7 @@ __device__ bool update_rows(const SelectParams<T>& p, const Call& call, int step
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
     const int slot = sentence * p.beams + beam, row = i * p.beams + beam;
-    const int length = beam < kThreads ? early.length : p.length[slot];
+    const int length = beam < kThreads ? first_length : p.length[slot];
     const float lse = at_hand ? lses[beam] : __ldcg(p.lse + row);
     const int chosen = at_hand ? best_id(queue.keys[beam]) : __ldcg(&p.best[row].id);
     int taken = call.sentence.pad;
@@ -66,7 +72,7 @@ __device__ bool update_rows(const SelectParams<T>& p, const Call& call, int step
   }
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams && open; beam += kThreads) {
-    append_row(p, step, early.first, early.random_first, i, beam, tokens[beam]);
+    append_row(p, call, step, i, beam, tokens[beam]);
   }
   __syncthreads();
   return !open;

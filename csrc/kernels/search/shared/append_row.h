@@ -28,7 +28,7 @@ DECODING_EVERYWHERE inline bool append_token(const UpdateRowsParams& p, int i, i
   }
   p.tokens[at] = chosen;
   const Extension to = {step, sentence, slot, chosen};
-  const Ends ends(p.config, config, p.stop);
+  const Ends ends(p.config, config, p.stop, sentence);
   if (ends.stop_table != nullptr) {
     p.stop.stop_states[at] = stop_state(ends, to, p.total_rows, p.vocab);
   }

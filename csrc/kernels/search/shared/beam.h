@@ -35,7 +35,7 @@ struct BeamSentence {
         sentence(active.id) {}
 
   DECODING_EVERYWHERE int max_finished() const { return s.config.search->max_finished; }
-  DECODING_EVERYWHERE Ends ending() const { return {s.config, config, s.stop}; }
+  DECODING_EVERYWHERE Ends ending() const { return {s.config, config, s.stop, sentence}; }
 
   DECODING_EVERYWHERE int slot(int beam) const { return sentence * s.beams + beam; }
   DECODING_EVERYWHERE int64_t row(int beam) const { return int64_t{index} * s.beams + beam; }
@@ -58,7 +58,7 @@ struct BeamSentence {
     return token_ends(ending(), extension(next_beam), s.total_rows, s.vocab);
   }
   DECODING_EVERYWHERE bool is_last_step() const {
-    return decoding::is_last_step(ending(), sentence, active.number);
+    return decoding::is_last_step(ending(), active.number);
   }
 
   // What sums are divided by, in double precision and then rounded, as Python and torch do.

@@ -11,19 +11,26 @@ namespace decoding {
 struct Ends {
   const int32_t* eos;         // [eos_count]
   const int32_t* stop_table;  // null: no stop strings
+  const int32_t* stop_now;    // [1], of the sentence
   StopMemory stop;
   int eos_count, max_new;
 
   DECODING_EVERYWHERE Ends(const ConfigView& config, const SentenceConfig& sentence,
-                           const StopMemory& stop)
+                           const StopMemory& stop, int id)
       : eos(config.words + sentence.eos.begin),
         stop_table(sentence.stop_table),
+        stop_now(stop.stop_now + id),
         stop(stop),
         eos_count(sentence.eos.count),
         max_new(sentence.max_new) {}
-  DECODING_EVERYWHERE Ends(const int32_t* eos, const int32_t* stop_table, const StopMemory& stop,
-                           int eos_count, int max_new)
-      : eos(eos), stop_table(stop_table), stop(stop), eos_count(eos_count), max_new(max_new) {}
+  DECODING_EVERYWHERE Ends(const int32_t* eos, const int32_t* stop_table, const int32_t* stop_now,
+                           const StopMemory& stop, int eos_count, int max_new)
+      : eos(eos),
+        stop_table(stop_table),
+        stop_now(stop_now),
+        stop(stop),
+        eos_count(eos_count),
+        max_new(max_new) {}
 };
 
 // Of a step's token: where it stands, and the slot of the row that it extends.
@@ -50,13 +57,13 @@ DECODING_EVERYWHERE inline bool token_ends(const Ends& ends, const Extension& to
   return stop_state(ends, to, total_rows, vocab) == kMatched;
 }
 
-DECODING_EVERYWHERE inline bool is_last_step(const Ends& ends, int sentence, int step) {
-  return step == ends.max_new || ends.stop.stop_now[sentence] != 0;
+DECODING_EVERYWHERE inline bool is_last_step(const Ends& ends, int step) {
+  return step == ends.max_new || *ends.stop_now != 0;
 }
 
 DECODING_EVERYWHERE inline bool row_ends(const Ends& ends, const Extension& to, int total_rows,
                                          int vocab) {
-  return is_last_step(ends, to.sentence, to.step) || token_ends(ends, to, total_rows, vocab);
+  return is_last_step(ends, to.step) || token_ends(ends, to, total_rows, vocab);
 }
 
 }  // namespace decoding
