@@ -2,6 +2,9 @@
 // four warps multiply 64 queries, which they hold in registers, by a tile of keys, and their
 // weights by the tile's values as these lie in memory. While one group of warps finds weights,
 // others multiply. Only on compute capability 9.0, from code for it alone.
+//
+// Not for heads of 64: there ptxas before CUDA 13.1 gives the weights the registers of the queries,
+// which the next tile needs.
 #include "kernels/attention/cuda/packed_kernel.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -15,7 +18,7 @@ struct Wgmma {
   static constexpr int kDim = dim, kSquares = 1, kWarps = 4 * groups;
   static constexpr int kKeys = 64;      // of a tile
   static constexpr int kTogether = 64;  // queries whose warps go together
-  static constexpr int kBlocks = dim > 64 ? 1 : groups == 1 ? 3 : 2;  // that a multiprocessor runs
+  static constexpr int kBlocks = 1;     // that a multiprocessor runs
   template <typename T>
   using Rows = SwizzledRows<T, dim>;
 
@@ -60,18 +63,13 @@ struct Wgmma {
 template <bool with_bias, typename T, typename Keys>
 bool attend_with_wgmma(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   if (stream.device().capability != 90 || stream.device().code != 90) return false;
+  if (p.head_dim <= 96 || p.head_dim > 128) return false;
   // Two groups read keys and values half as often, where there are blocks enough, or keys to split
   // over them.
   const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
   const bool enough = most_keys(p) >= kManyKeys || blocks > 2 * stream.device().multiprocessors;
   const bool many = !stream.deterministic() && p.longest > 64 && enough;
-  if (p.head_dim > 32 && p.head_dim <= 64) {
-    many ? start<with_bias, Wgmma<64, 2>>(stream, p) : start<with_bias, Wgmma<64, 1>>(stream, p);
-  } else if (p.head_dim > 96 && p.head_dim <= 128) {
-    many ? start<with_bias, Wgmma<128, 2>>(stream, p) : start<with_bias, Wgmma<128, 1>>(stream, p);
-  } else {
-    return false;
-  }
+  many ? start<with_bias, Wgmma<128, 2>>(stream, p) : start<with_bias, Wgmma<128, 1>>(stream, p);
   return true;
 }
 
