@@ -10,6 +10,8 @@
 // Only code for sm_90a may launch what uses it.
 #pragma once
 
+#include <type_traits>
+
 #include "core/types.h"
 #include "kernels/cuda/vector.cuh"
 
@@ -31,20 +33,18 @@ __device__ __forceinline__ void wgmma_see_copies() {
 }
 
 // Keeps what the compiler does with registers of an instruction on this side of it.
-template <int n>
-__device__ __forceinline__ void pin(uint32_t (&registers)[n][4]) {
+template <typename Register, int n>
+__device__ __forceinline__ void pin(Register (&registers)[n][4]) {
 #pragma unroll
   for (int j = 0; j < n; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(registers[j][i])::"memory");
-  }
-}
-template <int n>
-__device__ __forceinline__ void pin(float (&registers)[n][4]) {
-#pragma unroll
-  for (int j = 0; j < n; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(registers[j][i])::"memory");
+    for (Register& each : registers[j]) {
+      if constexpr (std::is_same_v<Register, float>) {
+        asm volatile("" : "+f"(each)::"memory");
+      } else {
+        asm volatile("" : "+r"(each)::"memory");
+      }
+    }
   }
 }
 
