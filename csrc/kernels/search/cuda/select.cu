@@ -22,6 +22,10 @@ namespace decoding {
 namespace cuda::selection {
 namespace {
 
+// Multiprocessors of the smallest H100. A smaller GPU, or a part of one, need not have as many side
+// by side as a cluster of 16 blocks wants.
+constexpr int kWholeGpu = 114;
+
 // Sizes that the host works out.
 struct Shape {
   int groups, quads;  // of a row
@@ -49,7 +53,7 @@ struct Shape {
       const bool sentence = !samples && p.beams <= kPortableCluster &&
                             std::has_single_bit(static_cast<unsigned>(p.beams));
       if (sentence) rows = p.beams;
-      const bool large = !samples && device.capability < 120;  // is more than portable
+      const bool large = !samples && device.multiprocessors >= kWholeGpu && device.capability < 120;
       const int most = std::min(wanted, (large ? 16 : kPortableCluster) / rows);
       splits = static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
       mode = rows * splits > 1 ? ExchangeMode::cluster : ExchangeMode::none;
