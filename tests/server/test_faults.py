@@ -26,6 +26,7 @@ from decoding.serving import Settings, create_app
 from tests.server.live import Live
 from tests.server.models import ROOT, STORIES, engine
 from tests.serving.test_dispatch import ToldEngine, dispatcher_of
+from tests.support.ports import free_port
 from tests.text.trained_tokenizers import text_generation_directory
 
 SICK = 37  # a token whose embedding is beyond all numbers
@@ -89,11 +90,6 @@ def test_a_lost_engine_answers_everybody(stream: bool) -> None:
         assert live.ask("/metrics").status == 200
         well = live.ask("/v1/completions", {**body, "model": "well", "stream": False})
         assert well.status == 200
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_a_lost_engine_ends_the_process() -> None:

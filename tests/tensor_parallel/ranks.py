@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,12 +75,6 @@ def read(path: Path) -> list[tuple[str, Any]]:
                 found.append(pickle.load(file))
             except EOFError:
                 return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main(jobs: str, given: str, found: str) -> None:
