@@ -15,7 +15,12 @@ HEAD_DIM = 64
 
 
 def packed_attention(
-    place: Place, sentences: int, longest: int, heads: int, causal: bool = False
+    place: Place,
+    sentences: int,
+    longest: int,
+    heads: int,
+    causal: bool = False,
+    head_dim: int = HEAD_DIM,
 ) -> Case:
     """Lengths from 0.2 to 1.0 of the longest, 0.6 on average."""
     lengths = torch.linspace(0.2 * longest, longest, sentences).round().int()
@@ -25,15 +30,15 @@ def packed_attention(
     mask = None if causal else valid[:, None, None, :]
 
     def make() -> Set:
-        qkv = place.random(tokens, 3, heads, HEAD_DIM)
-        padded = qkv.new_zeros(sentences, longest, 3, heads, HEAD_DIM)
+        qkv = place.random(tokens, 3, heads, head_dim)
+        padded = qkv.new_zeros(sentences, longest, 3, heads, head_dim)
         padded[valid] = qkv
         parts = [part.transpose(1, 2).contiguous() for part in padded.unbind(2)]
         return qkv, parts, torch.empty_like(qkv[:, 0], memory_format=torch.contiguous_format)
 
     def ours(s: Set) -> Any:
         kernels.packed_attention(
-            s[0].flatten(1, 2), offsets, s[2], HEAD_DIM**-0.5, causal, longest=longest, **place.how
+            s[0].flatten(1, 2), offsets, s[2], head_dim**-0.5, causal, longest=longest, **place.how
         )
         return s[2]
 
@@ -56,11 +61,13 @@ def packed_attention(
     seen = (lengths.double() ** 2).sum().item() * (0.5 if causal else 1)
     return Case(
         "packed_attention",
-        f"{sentences}x{longest} N{heads}" + " causal" * causal,
-        4 * tokens * heads * HEAD_DIM * place.dtype.itemsize,
+        f"{sentences}x{longest} N{heads}"
+        + f" D{head_dim}" * (head_dim != HEAD_DIM)
+        + " causal" * causal,
+        4 * tokens * heads * head_dim * place.dtype.itemsize,
         make,
         providers,
-        operations=4 * seen * heads * HEAD_DIM,
+        operations=4 * seen * heads * head_dim,
         warm=place.device == "cpu",  # the product before it has just written q, k and v
         comparable={"torch sdpa, padded": packed},
     )

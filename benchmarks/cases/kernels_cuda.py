@@ -35,6 +35,9 @@ def cases(place: Place) -> Iterator[Case]:
     for sentences, longest, heads in ((32, 128, 8), (32, 256, 16), (32, 512, 16), (32, 1024, 8)):
         for causal in (False, True):
             yield packed_attention(place, sentences, longest, heads, causal)
+    for heads, head_dim in ((16, 64), (16, 128), (8, 256)):
+        for causal in (False, True):
+            yield packed_attention(place, 4, 4096, heads, causal, head_dim)
     for batch in (1, 8, 32, 128):
         yield self_attention(place, batch, 4, 8, position=63)
         yield cross_attention(place, batch, 4, 8, source=64)

@@ -24,7 +24,7 @@ struct KeysOfHead {
 // Rows that follow each other.
 struct StridedRows {
   int stride;  // elements
-  DECODING_EVERYWHERE size_t offset(int row) const { return static_cast<size_t>(row) * stride; }
+  DECODING_EVERYWHERE size_t offset(int row) const { return int64_t{row} * stride; }
 };
 
 // Those of the queries' own tokens.

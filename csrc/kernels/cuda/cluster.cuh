@@ -75,16 +75,33 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// A phase of `counter` is complete when one thread has said how many bytes it expects, and they are
-// there.
-__device__ __forceinline__ void expect_one_thread(uint64_t* counter) {
+// A phase of `counter` is complete when so many threads have arrived.
+__device__ __forceinline__ void expect_threads(uint64_t* counter, int threads) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], 1;\n"
-      "fence.mbarrier_init.release.cluster;" ::"r"(shared_address(counter))
+      "mbarrier.init.shared::cta.b64 [%0], %1;\n"
+      "fence.mbarrier_init.release.cluster;" ::"r"(shared_address(counter)),
+      "r"(threads)
       : "memory");
 #endif
 }
+__device__ __forceinline__ void arrive(const uint64_t* counter) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(counter))
+               : "memory");
+#endif
+}
+// When all copies that the thread has started are there; they need not be closed.
+__device__ __forceinline__ void arrive_behind_copies(const uint64_t* counter) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(counter))
+               : "memory");
+#endif
+}
+
+// A phase of `counter` is complete when one thread has said how many bytes it expects, and they are
+// there.
+__device__ __forceinline__ void expect_one_thread(uint64_t* counter) { expect_threads(counter, 1); }
 
 __device__ __forceinline__ void expect_bytes(uint64_t* counter, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900

@@ -17,12 +17,13 @@
 
 namespace decoding::cuda {
 
-// The instruction's descriptor of a tile: its address, in 16 bytes, from where to where eight rows
-// are, and the permutation. Two more is 16 inputs further.
-template <int eight_rows = 1024>
+// The instruction's descriptor of a tile: its address, in 16 bytes, from where to where the next 64
+// rows are if the lines are inputs, and the next eight lines, and the permutation. Two more is 16
+// inputs further.
+template <int eight_lines = 1024>
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared_address) {
-  return (shared_address & 0x3FFFF) >> 4 | uint64_t{1} << 16 | uint64_t{eight_rows >> 4} << 32 |
-         uint64_t{1} << 62;
+  return (shared_address & 0x3FFFF) >> 4 | uint64_t{1024 >> 4} << 16 |
+         uint64_t{eight_lines >> 4} << 32 | uint64_t{1} << 62;
 }
 
 // Makes this thread's copies visible to the instruction.
@@ -75,7 +76,8 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[n][4]) {
   pin(sums);
 }
 
-// sums += w x, 16 inputs of 32 or 64 rows of x. w: a tile, or this thread's part of the factor.
+// sums += w x, 16 inputs of 32, 64 or 128 rows of x. w: a tile, or this thread's part of the
+// factor.
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[4][4], uint64_t w, uint64_t x);
 template <typename T>
@@ -84,69 +86,82 @@ template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t w, uint64_t x);
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&w)[4], uint64_t x);
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], uint64_t w, uint64_t x);
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const uint32_t (&w)[4], uint64_t x);
 // The same, where the lines of x are inputs, of 64 rows each.
 template <typename T>
 __device__ __forceinline__ void wgmma_transposed(float (&d)[8][4], const uint32_t (&w)[4],
                                                  uint64_t x);
+template <typename T>
+__device__ __forceinline__ void wgmma_transposed(float (&d)[16][4], const uint32_t (&w)[4],
+                                                 uint64_t x);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define WGMMA(shape, type, ...) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64" shape "k16.f32." type "." type __VA_ARGS__)
+  asm volatile("wgmma.mma_async.sync.aligned.m64" shape "k16.f32." type "." type " " __VA_ARGS__)
 #else
 #define WGMMA(...)
 #endif
 #define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_64 \
   NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SUMS_8(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-#define SUMS_32(d) SUMS_8(d[0]), SUMS_8(d[1]), SUMS_8(d[2]), SUMS_8(d[3])
-#define SUMS_64(d) SUMS_32(d), SUMS_8(d[4]), SUMS_8(d[5]), SUMS_8(d[6]), SUMS_8(d[7])
+#define NAMES_128                                                                           \
+  NAMES_64                                                                                  \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SUMS_8(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define SUMS_32(d, j) SUMS_8(d, j), SUMS_8(d, j + 1), SUMS_8(d, j + 2), SUMS_8(d, j + 3)
+#define SUMS_64(d, j) SUMS_32(d, j), SUMS_32(d, j + 4)
+#define SUMS_128(d, j) SUMS_64(d, j), SUMS_64(d, j + 8)
 #define PART(w) "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
 
-#define DEFINE_WGMMA(T, type)                                                                      \
-  template <>                                                                                      \
-  __device__ __forceinline__ void wgmma<T>(float (&d)[4][4], uint64_t w, uint64_t x) {             \
-    WGMMA("n32", type, " {" NAMES_32 "}, %16, %17, 1, 1, 1, 0, 0;" : SUMS_32(d) : "l"(w), "l"(x)); \
-  }                                                                                                \
-  template <>                                                                                      \
-  __device__ __forceinline__ void wgmma<T>(float (&d)[4][4], const uint32_t (&w)[4], uint64_t x) { \
-    WGMMA("n32", type,                                                                             \
-          " {" NAMES_32 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;" : SUMS_32(d) : PART(w),        \
-          "l"(x));                                                                                 \
-  }                                                                                                \
-  template <>                                                                                      \
-  __device__ __forceinline__ void wgmma<T>(float (&d)[8][4], uint64_t w, uint64_t x) {             \
-    WGMMA("n64", type, " {" NAMES_64 "}, %32, %33, 1, 1, 1, 0, 0;" : SUMS_64(d) : "l"(w), "l"(x)); \
-  }                                                                                                \
-  template <>                                                                                      \
-  __device__ __forceinline__ void wgmma<T>(float (&d)[8][4], const uint32_t (&w)[4], uint64_t x) { \
-    WGMMA("n64", type,                                                                             \
-          " {" NAMES_64 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;" : SUMS_64(d) : PART(w),        \
-          "l"(x));                                                                                 \
-  }                                                                                                \
-  template <>                                                                                      \
-  __device__ __forceinline__ void wgmma_transposed<T>(float (&d)[8][4], const uint32_t (&w)[4],    \
-                                                      uint64_t x) {                                \
-    WGMMA("n64", type,                                                                             \
-          " {" NAMES_64 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;" : SUMS_64(d) : PART(w),        \
-          "l"(x));                                                                                 \
+// tiles, part: the names of both tiles, and of a part and a tile.
+#define DEFINE_WGMMA(T, type, n, tiles, part)                                                   \
+  template <>                                                                                   \
+  __device__ __forceinline__ void wgmma<T>(float (&d)[n / 8][4], uint64_t w, uint64_t x) {      \
+    WGMMA("n" #n, type, "{" NAMES_##n "}, " tiles ", 1, 1, 1, 0, 0;" : SUMS_##n(d, 0) : "l"(w), \
+          "l"(x));                                                                              \
+  }                                                                                             \
+  template <>                                                                                   \
+  __device__ __forceinline__ void wgmma<T>(float (&d)[n / 8][4], const uint32_t (&w)[4],        \
+                                           uint64_t x) {                                        \
+    WGMMA("n" #n, type, "{" NAMES_##n "}, " part ", 1, 1, 1, 0;" : SUMS_##n(d, 0) : PART(w),    \
+          "l"(x));                                                                              \
   }
-DEFINE_WGMMA(half, "f16")
-DEFINE_WGMMA(bfloat16, "bf16")
+#define DEFINE_TRANSPOSED(T, type, n, part)                                                  \
+  template <>                                                                                \
+  __device__ __forceinline__ void wgmma_transposed<T>(float (&d)[n / 8][4],                  \
+                                                      const uint32_t (&w)[4], uint64_t x) {  \
+    WGMMA("n" #n, type, "{" NAMES_##n "}, " part ", 1, 1, 1, 1;" : SUMS_##n(d, 0) : PART(w), \
+          "l"(x));                                                                           \
+  }
+#define PART_32 "{%16, %17, %18, %19}, %20"
+#define PART_64 "{%32, %33, %34, %35}, %36"
+#define PART_128 "{%64, %65, %66, %67}, %68"
+#define DEFINE_FOR_TYPE(T, type)                   \
+  DEFINE_WGMMA(T, type, 32, "%16, %17", PART_32)   \
+  DEFINE_WGMMA(T, type, 64, "%32, %33", PART_64)   \
+  DEFINE_WGMMA(T, type, 128, "%64, %65", PART_128) \
+  DEFINE_TRANSPOSED(T, type, 64, PART_64)          \
+  DEFINE_TRANSPOSED(T, type, 128, PART_128)
+DEFINE_FOR_TYPE(half, "f16")
+DEFINE_FOR_TYPE(bfloat16, "bf16")
+#undef DEFINE_FOR_TYPE
+#undef PART_128
+#undef PART_64
+#undef PART_32
+#undef DEFINE_TRANSPOSED
 #undef DEFINE_WGMMA
 #undef PART
+#undef SUMS_128
 #undef SUMS_64
 #undef SUMS_32
 #undef SUMS_8
+#undef NAMES_128
 #undef NAMES_64
 #undef NAMES_32
 #undef WGMMA
-
-// 128 of them in two.
-template <typename T, typename W>
-__device__ __forceinline__ void wgmma(float (&d)[16][4], const W& w, uint64_t x) {
-  wgmma<T>(reinterpret_cast<float (&)[8][4]>(d[0]), w, x);
-  wgmma<T>(reinterpret_cast<float (&)[8][4]>(d[8]), w, x + (64 * 128 >> 4));
-}
 
 }  // namespace decoding::cuda

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(Tile::threads)
     }
   }
   if (__syncthreads_or(broken != 0.0f) && view.differs()) {
-    return attend_one_by_one<with_bias, Tile::queries>(p, 1, 1);
+    return attend_one_by_one<with_bias, Tile::queries, Tile::threads>(p, 1, 1);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(Tile::threads)
 
 template <bool with_bias, typename Tile, typename T, typename Keys>
 void attend_plainly(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
-  const dim3 grid(p.heads, p.sentences, (p.longest + Tile::queries - 1) / Tile::queries);
+  const dim3 grid = grid_of(stream, p, (p.longest + Tile::queries - 1) / Tile::queries, 1);
   launch(stream, packed_attention_kernel<with_bias, T, Tile, Keys>, grid, Tile::threads,
          sizeof(Tile), p);
 }

@@ -13,20 +13,48 @@
 
 namespace decoding::cuda {
 
-// The sentence of a block, in a grid of heads, sentences and tiles of queries, with `parts` blocks
-// for each tile. The last tiles come first: where attention is causal, they take longest.
+// Keys that a sentence may have.
+template <typename T>
+int64_t most_keys(const PackedAttentionParams<T>& p) {
+  return p.longest;
+}
+template <typename T, typename C>
+int64_t most_keys(const PackedAttentionParams<T, PagedKeys<C>>& p) {
+  return int64_t{kPageSize} * p.keys.pages.longest;
+}
+
+// Heads, tiles of queries, `parts` blocks for each, and sentences. Where all heads' keys and values
+// are too many for the cache, some of the heads come first, with all of their tiles.
+template <typename T, typename Keys>
+dim3 grid_of(const Stream& stream, const PackedAttentionParams<T, Keys>& p, int tiles, int parts) {
+  const int64_t bytes = most_keys(p) * p.head_dim * 2 * sizeof(T);  // of a key head
+  const int sharing = p.heads / p.kv_heads;
+  int heads = p.heads;
+  while (heads % (2 * sharing) == 0 && heads / sharing * bytes > stream.device().l2 / 3) heads /= 2;
+  return dim3(heads, tiles * parts, p.sentences * (p.heads / heads));
+}
+
+// The sentence of a block in such a grid. The last tiles come first: where attention is causal,
+// they take longest.
 struct Sentence {
-  int64_t row;            // its first query
-  int length;             // its queries
-  int head, begin, part;  // of the block: its head, its first query, and which of `parts` it is
+  int index, head;
+  int64_t row;      // its first query
+  int length;       // its queries
+  int begin, part;  // of the block: its first query, and which of `parts` it is
 
   template <typename Params>
   __device__ Sentence(const Params& p, int queries, int parts)
-      : row(p.offsets[blockIdx.y]),
-        length(p.offsets[blockIdx.y + 1] - p.offsets[blockIdx.y]),
-        head(blockIdx.x),
-        begin((gridDim.z - 1 - blockIdx.z) / parts * queries),
-        part(blockIdx.z % parts) {}
+      : index(blockIdx.z), head(blockIdx.x) {
+    if (gridDim.x != p.heads) {  // divisions take long
+      const int rounds = p.heads / gridDim.x;
+      index = blockIdx.z / rounds;
+      head += blockIdx.z % rounds * gridDim.x;
+    }
+    row = p.offsets[index];
+    length = p.offsets[index + 1] - p.offsets[index];
+    begin = (gridDim.y - 1 - blockIdx.y) / parts * queries;
+    part = blockIdx.y % parts;
+  }
 
   // The head's part of the sentence's first query, and of its keys and values.
   template <typename Params>
@@ -35,7 +63,7 @@ struct Sentence {
   }
   template <typename Params>
   __device__ auto keys_of(const Params& p) const {
-    return p.keys.of(p, blockIdx.y, head / heads_of_a_key(p.heads, p.kv_heads));
+    return p.keys.of(p, index, head / heads_of_a_key(p.heads, p.kv_heads));
   }
 };
 
@@ -89,9 +117,9 @@ __device__ __forceinline__ void probe(float& found, float sum) { found = fmaf(su
 // does not see have a weight of 0, which makes NaN of values that are not finite: a broken token
 // would break earlier ones, whose keys and values may be others' too. To look for such values would
 // cost every tile something. Here each query has a warp and meets no key that it does not see. The
-// call takes no registers of the kernel's. working: the first so many of a tile's `parts` blocks,
-// which call this.
-template <bool with_bias, int queries, typename T, typename Keys>
+// call takes no registers of the kernel's. threads: the first so many of a block call this;
+// working: of the first so many of a tile's `parts` blocks.
+template <bool with_bias, int queries, int threads, typename T, typename Keys>
 __device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Keys> p, int parts,
                                                int working) {
   constexpr int kNumbers = kMaxHeadDim / kWarp;  // of a row, in a lane
@@ -100,8 +128,9 @@ __device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Ke
   using C = NumberOf<decltype(keys)>;
   const View<with_bias> view(p, keys.first_query + sentence.begin, queries, keys.length);
   const int end = min(sentence.begin + queries, sentence.length), lane = threadIdx.x % kWarp;
-  const int warps = blockDim.x / kWarp, warp = sentence.part * warps + threadIdx.x / kWarp;
-  for (int i = sentence.begin + warp; i < end; i += working * warps) {
+  constexpr int kWarps = threads / kWarp;
+  const int warp = sentence.part * kWarps + threadIdx.x / kWarp;
+  for (int i = sentence.begin + warp; i < end; i += working * kWarps) {
     const T* q = sentence.queries_of(p) + StridedRows{p.stride}.offset(i);
     const int query = keys.first_query + i;  // position
     float sums[kNumbers] = {}, top = kNoScore, total = 0.0f;

@@ -1,5 +1,20 @@
-// Packed attention by the tensor cores' instructions of a warp.
-#include "kernels/attention/cuda/packed_kernel.cuh"
+// Packed attention by the tensor cores' instructions of a warp, with FlashAttention-2's tiling (Dao
+// 2023). A block has the queries of one sentence and head that its warps hold in registers; tiles
+// of keys and values pass by in shared memory, the next one on its way while the present one is
+// worked on. Scores stay in the registers where the product leaves them: rounded to T, they are the
+// first operand of the product with the values. Where that makes too few blocks, as for a part of a
+// long prompt, those of a cluster share the tiles of keys (packed_split.cuh).
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/cuda/packed.cuh"
+#include "kernels/attention/cuda/packed_results.cuh"
+#include "kernels/attention/cuda/packed_softmax.cuh"
+#include "kernels/attention/cuda/packed_split.cuh"
+#include "kernels/attention/cuda/packed_tiles.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace decoding {
 namespace cuda {
@@ -9,56 +24,135 @@ template <int dim, int squares>
 struct Mma {
   static constexpr int kDim = dim, kSquares = squares, kWarps = 4;
   static constexpr int kKeys = dim <= 128 ? 64 : 32;           // of a tile, as registers allow
-  static constexpr int kTogether = 16 * squares;               // queries whose warps go together
   static constexpr int kBlocks = dim * squares <= 64 ? 3 : 2;  // that a multiprocessor runs
-  template <typename T>
-  using Rows = PaddedRows<T, dim>;
+};
 
-  __device__ static void see_copies() {}
+// The 16 queries of a product as its first factor.
+template <int dim>
+struct Square {
+  uint32_t parts[dim / 16][4];
 
-  template <typename T>
-  __device__ __forceinline__ static void multiply_keys(float (&scores)[squares][kKeys / 8][4],
-                                                       const Queries<Mma, T> (&queries)[squares],
-                                                       const Rows<T>& k) {
+  template <typename Rows>
+  __device__ __forceinline__ void load(const Rows& rows) {
 #pragma unroll
-    for (int d = 0; d < dim / 16; ++d) {
-#pragma unroll
-      for (int n = 0; n < kKeys / 16; ++n) {
-        uint32_t b[4];
-        load_matrices(b, by_columns(k, n * 16, d * 16));
-#pragma unroll
-        for (int s = 0; s < squares; ++s) {
-          const auto& a = queries[s].q[d];
-          multiply_add<T>(scores[s][2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
-          multiply_add<T>(scores[s][2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-        }
-      }
-    }
-  }
-
-  template <typename T>
-  __device__ __forceinline__ static void add_values(Queries<Mma, T> (&queries)[squares],
-                                                    const float (&weights)[squares][kKeys / 8][4],
-                                                    const Rows<T>& v) {
-#pragma unroll
-    for (int n = 0; n < kKeys / 16; ++n) {
-      uint32_t a[squares][4];
-#pragma unroll
-      for (int s = 0; s < squares; ++s) pack_weights<T>(a[s], weights[s], n);
-#pragma unroll
-      for (int d = 0; d < dim / 16; ++d) {
-        uint32_t b[4];
-        load_transposed(b, by_rows(v, n * 16, d * 16));
-#pragma unroll
-        for (int s = 0; s < squares; ++s) {
-          auto& sums = queries[s].sums;
-          multiply_add<T>(sums[2 * d], a[s][0], a[s][1], a[s][2], a[s][3], b[0], b[1]);
-          multiply_add<T>(sums[2 * d + 1], a[s][0], a[s][1], a[s][2], a[s][3], b[2], b[3]);
-        }
-      }
-    }
+    for (int d = 0; d < dim / 16; ++d) load_matrices(parts[d], by_rows(rows, 0, d * 16));
   }
 };
+
+template <typename P>
+using Scores = float[P::kSquares][P::kKeys / 8][4];
+
+template <typename T, typename P>
+__device__ __forceinline__ void multiply_keys(Scores<P>& scores,
+                                              const Square<P::kDim> (&queries)[P::kSquares],
+                                              const RowsOf<P, T>& k) {
+#pragma unroll
+  for (int d = 0; d < P::kDim / 16; ++d) {
+#pragma unroll
+    for (int n = 0; n < P::kKeys / 16; ++n) {
+      uint32_t b[4];
+      load_matrices(b, by_columns(k, n * 16, d * 16));
+#pragma unroll
+      for (int s = 0; s < P::kSquares; ++s) {
+        const auto& a = queries[s].parts[d];
+        multiply_add<T>(scores[s][2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        multiply_add<T>(scores[s][2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+template <typename T, typename P>
+__device__ __forceinline__ void add_values(OnlineSoftmax<P::kDim> (&softmaxes)[P::kSquares],
+                                           const Scores<P>& weights, const RowsOf<P, T>& v) {
+#pragma unroll
+  for (int n = 0; n < P::kKeys / 16; ++n) {
+    uint32_t a[P::kSquares][4];
+#pragma unroll
+    for (int s = 0; s < P::kSquares; ++s) pack_weights<T>(a[s], weights[s], n);
+#pragma unroll
+    for (int d = 0; d < P::kDim / 16; ++d) {
+      uint32_t b[4];
+      load_transposed(b, by_rows(v, n * 16, d * 16));
+#pragma unroll
+      for (int s = 0; s < P::kSquares; ++s) {
+        auto& sums = softmaxes[s].sums;
+        multiply_add<T>(sums[2 * d], a[s][0], a[s][1], a[s][2], a[s][3], b[0], b[1]);
+        multiply_add<T>(sums[2 * d + 1], a[s][0], a[s][1], a[s][2], a[s][3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// What a block has in shared memory.
+template <typename P, typename T>
+constexpr int kSharedBytes = std::max(kTileBytes<P, T>, int{sizeof(Partial<kQueries<P>, P::kDim>)});
+
+// parts: blocks of a cluster, which share the keys of a tile of queries, if these are many.
+template <bool with_bias, typename P, typename T, typename Keys>
+__global__ void __launch_bounds__(kThreads<P>, P::kBlocks)
+    packed_attention_kernel(const PackedAttentionParams<T, Keys> p, int parts) {
+  constexpr int kKeys = P::kKeys, kPerWarp = 16 * P::kSquares;
+  static_assert(kQueries<P> <= 2 * kKeys);
+  extern __shared__ __align__(16) char memory[];
+  const Sentence sentence(p, kQueries<P>, parts);
+  const auto source = sentence.keys_of(p);
+  using C = NumberOf<decltype(source)>;
+  if constexpr (!kConverts<C>) return;
+  const int length = sentence.length, begin = sentence.begin;
+  wait_for_previous();
+  let_next_start();
+  if (begin >= length) return;
+
+  const View<with_bias> view(p, source.first_query + begin, kQueries<P>, source.length);
+  const Share share(view.first / kKeys, (view.end + kKeys - 1) / kKeys, sentence.part, parts);
+  if (sentence.part >= share.parts) return;
+  const int first = share.first, end = share.end;
+  const KeyTiles<P, T, C> tiles(memory);
+  const RowsOf<P, T> own_rows = tiles.queries(first);
+  request_rows<kQueries<P>, P::kDim, kThreads<P>>(own_rows, threadIdx.x, sentence.queries_of(p),
+                                                  StridedRows{p.stride}, begin, length, p.head_dim);
+  close_copies();
+  first < end ? tiles.request(source, first, p.head_dim) : close_copies();
+  wait_for_copies<1>();
+  __syncthreads();
+  const int own = threadIdx.x / kWarp * kPerWarp;  // the warp's first query in the block
+  Square<P::kDim> queries[P::kSquares];
+#pragma unroll
+  for (int s = 0; s < P::kSquares; ++s) queries[s].load(own_rows.from(own + s * 16));
+
+  OnlineSoftmax<P::kDim> softmaxes[P::kSquares];
+  const int query = begin + own, position = source.first_query + query;  // of the warp's first
+  for (int i = first; i < end; ++i) {
+    wait_for_copies<0>();
+    __syncthreads();  // the tile has arrived, and all are done with the one before
+    if (i + 1 < end) tiles.request(source, i + 1, p.head_dim);
+    tiles.open(i);
+    if (query >= length || (p.causal && i * kKeys >= position + kPerWarp)) continue;
+    Scores<P> scores = {};
+    multiply_keys<T, P>(scores, queries, tiles.keys(i));
+#pragma unroll
+    for (int s = 0; s < P::kSquares; ++s) {
+      float factors[2];
+      weigh<with_bias>(softmaxes[s], scores[s], p, sentence.head, view, position + s * 16,
+                       i * kKeys, factors);
+      softmaxes[s].rescale(factors);
+    }
+    add_values<T, P>(softmaxes, scores, tiles.values(i));
+  }
+  wait_for_copies<0>();  // of a sentence without keys
+  store_results<with_bias, kQueries<P>, kThreads<P>>(p, softmaxes, own, sentence, view, share,
+                                                     parts, memory, tiles.rows);
+}
+
+template <bool with_bias, typename P, typename T, typename Keys>
+void start(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
+  const int tiles = (p.longest + kQueries<P> - 1) / kQueries<P>;
+  const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * tiles;
+  const int parts = parts_of(stream, p, blocks, P::kBlocks, P::kKeys);
+  launch_clusters(stream, packed_attention_kernel<with_bias, P, T, Keys>, dim3(1, parts),
+                  grid_of(stream, p, tiles, parts), kThreads<P>, kSharedBytes<P, T>, p, parts);
+}
 
 }  // namespace
 

@@ -19,16 +19,6 @@ constexpr int kMostParts = 8;      // blocks of a cluster, everywhere
 constexpr int kTilesOfAPart = 16;  // of keys, at least: to add up parts takes as long as some tiles
 constexpr int kManyKeys = 2048;    // of a sentence, so many that they are worth splitting
 
-// Keys that a sentence may have.
-template <typename T>
-int64_t most_keys(const PackedAttentionParams<T>& p) {
-  return p.longest;
-}
-template <typename T, typename C>
-int64_t most_keys(const PackedAttentionParams<T, PagedKeys<C>>& p) {
-  return int64_t{kPageSize} * p.keys.pages.longest;
-}
-
 // Blocks that share the keys of a tile, where there are so many tiles, and a multiprocessor runs so
 // many blocks.
 template <typename T, typename Keys>
@@ -75,12 +65,12 @@ __device__ __forceinline__ void for_parts(int parts, F&& f) {
 template <int queries>
 using Factors = float[kMostParts][queries];
 
-// scale: of scores, base 2.
-template <int queries, int dim>
+// threads: the block's that call this; scale: of scores, base 2.
+template <int threads, int queries, int dim>
 __device__ __forceinline__ void fill_factors(Factors<queries>& to, int rows,
                                              const Partial<queries, dim>& partial, int parts,
                                              float scale) {
-  for (int row = threadIdx.x; row < rows; row += blockDim.x) {
+  for (int row = threadIdx.x; row < rows; row += threads) {
     float factors[kMostParts], totals[kMostParts], top = kNoScore, total = 0.0f;
     for_parts(parts, [&](int i) {
       factors[i] = load_from_block(i, &partial.maxima[row]);
@@ -98,15 +88,15 @@ __device__ __forceinline__ void fill_factors(Factors<queries>& to, int rows,
 }
 
 // Adds up what the blocks of a cluster have found: each takes its share of the results.
-template <int queries, int dim, typename T, typename Keys>
+template <int threads, int queries, int dim, typename T, typename Keys>
 __device__ __forceinline__ void store_sum(const PackedAttentionParams<T, Keys>& p,
                                           const Partial<queries, dim>& partial,
                                           const Sentence& sentence, int parts, float scale) {
   __shared__ Factors<queries> factors;
   constexpr int kFours = dim / 4;
-  const int threads = blockDim.x, first = sentence.part * threads + threadIdx.x;
+  const int first = sentence.part * threads + threadIdx.x;
   const int rows = min(queries, sentence.length - sentence.begin);
-  fill_factors(factors, rows, partial, parts, scale);
+  fill_factors<threads>(factors, rows, partial, parts, scale);
   T* y = p.y + ((sentence.row + sentence.begin) * p.heads + sentence.head) * p.head_dim;
   for (int i = first; i < rows * kFours; i += parts * threads) {
     const int row = i / kFours, d = i % kFours * 4;

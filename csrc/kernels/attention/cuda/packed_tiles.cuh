@@ -1,52 +1,13 @@
-// The tiles of queries, keys and values of packed_kernel.cuh in shared memory.
+// The tiles of queries, keys and values of packed_mma.cu in shared memory.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/attention/cuda/attention.cuh"
 #include "kernels/attention/cuda/packed.cuh"
-#include "kernels/cuda/cluster.cuh"
+#include "kernels/attention/cuda/packed_rows.cuh"
 #include "kernels/cuda/tensor_core.cuh"
-#include "kernels/cuda/wgmma.cuh"
 
 namespace decoding::cuda {
-
-// Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
-// the 8 rows of a matrix lie in different banks.
-template <typename T, int dim>
-struct PaddedRows {
-  static constexpr int kBytes = (dim + 8) * sizeof(T);  // of a row
-  uint32_t address;
-
-  __device__ uint32_t at(int row, int column) const {
-    return address + row * kBytes + column * sizeof(T);
-  }
-  // From a multiple of 8 on.
-  __device__ PaddedRows from(int row) const { return {at(row, 0)}; }
-};
-
-// Rows as wgmma reads them (wgmma.cuh): lines of 64 elements, eight rows of which make 1024 bytes;
-// where a row is longer, its next 64 elements are in the next 1024.
-template <typename T, int dim>
-struct SwizzledRows {
-  static constexpr int kLines = dim / 64;  // of a row
-  static constexpr int kBytes = kLines * 64 * sizeof(T);
-  static constexpr int kEightBytes = kLines * 1024;  // of eight rows
-  uint32_t address;
-
-  __device__ uint32_t at(int row, int column) const {
-    const int chunk = column % 64 / 8 ^ row % 8;
-    return address + row / 8 * kEightBytes + column / 64 * 1024 + row % 8 * 128 + chunk * 16 +
-           column % 8 * sizeof(T);
-  }
-  __device__ SwizzledRows from(int row) const { return {address + row * kBytes}; }
-  // The instruction's descriptor of the rows from `row` on, a multiple of 8, and of the columns
-  // from `column` on, a multiple of 16.
-  __device__ uint64_t tile(int row, int column) const {
-    const uint32_t line = address + row / 8 * kEightBytes + column / 64 * 1024;
-    return wgmma_tile<kEightBytes>(line) + column % 64 / 16 * 2;
-  }
-};
 
 // The lane's address for four 8x8 matrices that make a square of 16 from (row, column) on: by_rows
 // has the lower left one second, by_columns the upper right one.
@@ -61,37 +22,13 @@ __device__ uint32_t by_columns(const Rows& rows, int row, int column) {
   return rows.at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8);
 }
 
-// How a block multiplies, P: Mma of packed_mma.cu or Wgmma of packed_wgmma.cu. Each warp has
-// kSquares squares of 16 queries.
+// P: Mma of packed_mma.cu. Each warp has kSquares squares of 16 queries.
 template <typename P, typename T>
-using RowsOf = typename P::template Rows<T>;
+using RowsOf = PaddedRows<T, P::kDim>;
 template <typename P>
 constexpr int kThreads = P::kWarps * kWarp;
 template <typename P>
 constexpr int kQueries = 16 * P::kSquares * P::kWarps;  // of a block
-
-// Starts to copy `count` rows of a sentence from its row `begin` on; zeros from `length` and from
-// head_dim on.
-template <typename P, int count, typename T, typename Rows>
-__device__ __forceinline__ void request_rows(RowsOf<P, T> to, const T* source, const Rows& rows,
-                                             int begin, int length, int head_dim) {
-  constexpr int kPieces = P::kDim / 8;  // of a row
-  constexpr int kCopies = count * kPieces / kThreads<P>;
-  static_assert(count * kPieces % kThreads<P> == 0);
-  size_t offsets[kCopies];  // all are known before the first copy: numbers of pages come together
-  bool inside[kCopies];
-#pragma unroll
-  for (int i = 0; i < kCopies; ++i) {
-    const int piece = threadIdx.x + i * kThreads<P>, row = piece / kPieces, d = piece % kPieces * 8;
-    inside[i] = begin + row < length && d < head_dim;
-    offsets[i] = inside[i] ? rows.offset(begin + row) + d : 0;
-  }
-#pragma unroll
-  for (int i = 0; i < kCopies; ++i) {
-    const int piece = threadIdx.x + i * kThreads<P>, row = piece / kPieces, d = piece % kPieces * 8;
-    copy_async(to.at(row, d), source + offsets[i], inside[i]);
-  }
-}
 
 // Bytes of two tiles of keys and two of values.
 template <typename P, typename T>
@@ -113,7 +50,8 @@ struct KeyTiles {
   template <typename Keys>
   __device__ __forceinline__ void request(const Keys& source, int i, int head_dim) const {
     const auto copy = [&](const T* from, RowsOf<P, T> to) {
-      request_rows<P, kKeys>(to, from, source.rows, i * kKeys, source.length, head_dim);
+      request_rows<kKeys, P::kDim, kThreads<P>>(to, threadIdx.x, from, source.rows, i * kKeys,
+                                                source.length, head_dim);
     };
     copy(source.k, keys(i));
     copy(source.v, values(i));

@@ -1,4 +1,4 @@
-// Queries of a warp in registers, and the online softmax of their scores.
+// The online softmax of 16 queries of a warp, in registers.
 //
 // A quad of lanes holds a row: lane t of it the columns 2t and 2t + 1 of every 8. Half h of a
 // product's registers is row g + 8h of its 16 (tensor_core.cuh).
@@ -7,51 +7,51 @@
 #include <cstdint>
 
 #include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/cuda/packed.cuh"
 #include "kernels/attention/cuda/packed_split.cuh"
-#include "kernels/attention/cuda/packed_tiles.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace decoding::cuda {
 
-// The 16 queries of one product, and their softmax so far.
-template <typename P, typename T>
-struct Queries {
-  static constexpr int kKeys = P::kKeys, dim = P::kDim;
-  uint32_t q[dim / 16][4];
+template <int dim>
+struct OnlineSoftmax {
   float sums[dim / 8][4] = {};
   float maxima[2] = {kNoScore, kNoScore}, totals[2] = {};  // of rows g, g + 8
 
-  __device__ __forceinline__ void load(RowsOf<P, T> rows) {
-#pragma unroll
-    for (int d = 0; d < dim / 16; ++d) load_matrices(q[d], by_rows(rows, 0, d * 16));
-  }
-
-  // Turns scores into weights, for which everything so far is rescaled.
-  __device__ __forceinline__ void weigh(float (&scores)[kKeys / 8][4], float scale) {
+  // Turns scores into weights. What has been summed up so far is to be rescaled by `factors`.
+  template <int eights>
+  __device__ __forceinline__ void weigh(float (&scores)[eights][4], float scale,
+                                        float (&factors)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float top = maxima[h];
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < eights; ++n) {
         top = fmaxf(top, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
       }
       top = warp_max<4>(top);
       const float subtrahend = reference(top) * scale;
       // 1 to the bit where the maximum stays: tiles of which a row sees nothing leave it as it is.
-      const float factor = power_of_two((maxima[h] - reference(top)) * scale);
+      factors[h] = power_of_two((maxima[h] - reference(top)) * scale);
       maxima[h] = top;
-      totals[h] *= factor;
+      totals[h] *= factors[h];
 #pragma unroll
-      for (int d = 0; d < dim / 8; ++d) sums[d][2 * h] *= factor, sums[d][2 * h + 1] *= factor;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < eights; ++n) {
 #pragma unroll
         for (int c = 2 * h; c < 2 * h + 2; ++c) {
           scores[n][c] = power_of_two(fmaf(scores[n][c], scale, -subtrahend));
           totals[h] += scores[n][c];
         }
       }
+    }
+  }
+
+  __device__ __forceinline__ void rescale(const float (&factors)[2]) {
+#pragma unroll
+    for (int d = 0; d < dim / 8; ++d) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sums[d][c] *= factors[c / 2];
     }
   }
 
@@ -66,7 +66,8 @@ struct Queries {
   }
 
   // Puts what has been found so far into the rows from `row` on.
-  __device__ __forceinline__ void store_partial(Partial<kQueries<P>, dim>& to, int row) const {
+  template <int queries>
+  __device__ __forceinline__ void store_partial(Partial<queries, dim>& to, int row) const {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -81,8 +82,9 @@ struct Queries {
     }
   }
 
-  // Puts the results where the queries came from, as T.
-  __device__ __forceinline__ void store(RowsOf<P, T> rows) {
+  // Puts the results into rows of T in shared memory.
+  template <typename T, typename Rows>
+  __device__ __forceinline__ void store(const Rows& rows) const {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -115,4 +117,34 @@ __device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, in
   }
 }
 
+// Biases scores, hides those of keys that a query does not see, and makes weights of them. query,
+// key: the positions of the first ones. factors: see OnlineSoftmax.
+template <bool with_bias, int dim, int eights, typename Params>
+__device__ __forceinline__ void weigh(OnlineSoftmax<dim>& softmax, float (&scores)[eights][4],
+                                      const Params& p, int head, const View<with_bias>& view,
+                                      int query, int key, float (&factors)[2]) {
+  float scale = p.scale;
+  if constexpr (with_bias) {
+    adjust(scores, query, key, [&](int i, int j, float score) {
+      return apply_bias(p.bias, head, score * p.scale, i - j);
+    });
+    scale = 1.0f;
+  }
+  if (!view.sees_all(query, 16, key, 8 * eights)) {
+    adjust(scores, query, key,
+           [&](int i, int j, float score) { return view.sees(i, j) ? score : kNoScore; });
+  }
+  softmax.weigh(scores, scale * kLog2e, factors);
+}
+
+// Weights as the first factor of a product, 16 keys of it.
+template <typename T, int eights>
+__device__ __forceinline__ void pack_weights(uint32_t (&to)[4], const float (&weights)[eights][4],
+                                             int n) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float* pair = &weights[2 * n + i / 2][i % 2 * 2];
+    to[i] = pack<T>(make_float2(pair[0], pair[1]));
+  }
+}
 }  // namespace decoding::cuda
