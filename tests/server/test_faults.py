@@ -25,8 +25,8 @@ from decoding.server.run import run
 from decoding.serving import Settings, create_app
 from tests.server.live import Live
 from tests.server.models import ROOT, STORIES, engine
+from tests.server.ports import free_port
 from tests.serving.test_dispatch import ToldEngine, dispatcher_of
-from tests.support.ports import free_port
 from tests.text.trained_tokenizers import text_generation_directory
 
 SICK = 37  # a token whose embedding is beyond all numbers

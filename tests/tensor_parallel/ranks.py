@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.support.ports import free_port
+from tests.server.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 

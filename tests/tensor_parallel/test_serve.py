@@ -22,8 +22,8 @@ import pytest
 
 from tests.server.live import Live, Said
 from tests.server.models import STORIES, engine
+from tests.server.ports import free_port
 from tests.support.demo import DEMO
-from tests.support.ports import free_port
 from tests.tensor_parallel.ranks import ROOT
 
 WORDS = ("--device", "cpu", "--dtype", "float32", "--threads", "1", "--tensor-parallel", "2")
