@@ -158,15 +158,17 @@ def test_an_array_and_what_torch_sees_of_it(dtype: str) -> None:
 
 
 def test_memory_goes_with_its_last_view() -> None:
+    """All but what the driver and other processes take or give back of the GPU meanwhile."""
+    little = 1 << 20
     gc.collect()
     torch.cuda.synchronize()
     before, size = available_memory(CUDA), 1 << 30
     assert before is not None
     tensor = as_tensor(empty(size, CUDA))[5:9]
-    assert available_memory(CUDA) == before - size
+    assert available_memory(CUDA) == pytest.approx(before - size, abs=little)
     del tensor
     gc.collect()
-    assert available_memory(CUDA) == before
+    assert available_memory(CUDA) == pytest.approx(before, abs=little)
     with pytest.raises(MemoryError):
         empty(before + (1 << 30), CUDA)
     assert torch.ones(3, device="cuda").sum() == 3  # the failure has left nothing behind
