@@ -99,8 +99,8 @@ def accelerate(hf_model: Any, **arguments: Any) -> Acceleration:
     Args:
         hf_model: a transformers model in memory, in evaluation mode; with adapters of PEFT merged
             (merge_and_unload()).
-        arguments: dtype, limits, threads, kv_cache_dtype, deterministic, detect_overflow and
-            tokenizer of decoding.load(). The device is the model's own.
+        arguments: dtype, limits, threads, kv_cache_dtype, activation_dtype, deterministic,
+            detect_overflow and tokenizer of decoding.load(). The device is the model's own.
 
     In float32 the tokens are exactly those of transformers. A call that this library refuses, such
     as one with an assistant model, runs in transformers, with a warning that says why; weights that

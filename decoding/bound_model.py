@@ -25,7 +25,7 @@ from decoding.generation.config import OPTIONS
 from decoding.generation.resolve import as_mapping
 from decoding.models import Loaded
 from decoding.models.files import Directory
-from decoding.models.spec import EncoderSpec, ModelSpec
+from decoding.models.spec import EncoderSpec, ModelSpec, with_int8_activations
 from decoding.models.weights.converted import ConvertedWeights
 from decoding.models.weights.dtypes import as_array, name_of
 from decoding.models.weights.lazy import identity
@@ -69,13 +69,15 @@ class BoundModel(TransformersFace):
         limits: Limits | None = None,
         threads: int | None = None,
         kv_cache_dtype: str | torch.dtype = "float32",
+        int8_activations: bool = False,
         deterministic: bool = False,
         detect_overflow: bool = False,
         tokenizer: Any = None,
         load_again: Callable[[], BoundModel] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """ranks: those that a model is split over, of which `loaded` is this one's shard."""
+        """int8_activations: on a GPU, of products of many rows (W8A8). ranks: those that a model is
+        split over, of which `loaded` is this one's shard."""
         self.architecture = loaded.architecture
         self.config = Settings(loaded.config)
         self._generation_config = GenerationSettings(loaded.generation_config)
@@ -91,7 +93,7 @@ class BoundModel(TransformersFace):
         half = "bfloat16" if device == CPU else choose_half(self._kv_cache_dtype, loaded.stored)
         self._weights: Bound = weights_on(loaded, device, self.dtype_name, threads, half)
         self._open_runner: Session | EncoderSession | None = runner_of(
-            loaded.spec,
+            with_int8_activations(loaded.spec) if int8_activations else loaded.spec,
             self._weights,
             limits,
             self._place(threads),

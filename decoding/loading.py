@@ -16,6 +16,7 @@ from decoding.engine.devices import (
     choose_dtype,
     choose_kv_cache_dtype,
     choose_packed,
+    quantizes_activations,
 )
 from decoding.engine.limits import Limits
 from decoding.generation.checks import flag
@@ -66,6 +67,7 @@ def load(
     threads: int | None = None,
     kv_cache_dtype: str | torch.dtype = "auto",
     *,
+    activation_dtype: str | torch.dtype = "auto",
     deterministic: bool = False,
     detect_overflow: bool = False,
     tensor_parallel: int = 1,
@@ -86,7 +88,8 @@ def load(
         device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where there is a GPU and
             the engine was built for it.
         dtype: type of the weights: "float32", "bfloat16", "int8", on a GPU "float16". On the CPU
-            int8 quantises activations, too; on a GPU they stay in 16 bits (see kv_cache_dtype).
+            int8 quantises activations, too; on a GPU they stay in 16 bits (see kv_cache_dtype)
+            unless activation_dtype says otherwise.
             "auto" is that of a converted model; on a GPU the type in which the checkpoint is
             stored, or that its configuration names where it is quantised; on the CPU bfloat16 for
             a checkpoint in half precision if the machine has AVX512_BF16, else float32.
@@ -99,6 +102,10 @@ def load(
             "bfloat16", by default that of the checkpoint where that is bfloat16, else float16.
             "fp8" (e4m3) halves the memory on a GPU of compute capability 8.9 or higher, beside
             weights in float16, bfloat16 or int8, with a loss of precision.
+        activation_dtype: "int8" on a GPU of compute capability 9.0, beside dtype="int8": encoders
+            and prompts of 512 tokens and more multiply numbers in int8 by the weights where a norm
+            or an activation has left them, which is faster and less exact (see "Quantise a model"
+            in the documentation). Not with deterministic, detect_overflow or tensor_parallel.
         deterministic: on a GPU, fix the kernels and the order of every sum, so that a row has the
             same bits alone and among any others, in generate() and in an Engine, in half precision
             too; it costs speed (see "Reproducible results" in the documentation). On a CPU it holds
@@ -135,6 +142,12 @@ def load(
         found = find_source(source, download=download)
         place, chosen, loaded = read(found, device, dtype, trust_paths, group)
         caches = choose_kv_cache_dtype(kv_cache_dtype, place, chosen, loaded.stored)
+        excluding = {
+            "deterministic=True": deterministic,
+            "detect_overflow=True": detect_overflow,
+            "tensor_parallel": group is not None,
+        }
+        int8_activations = quantizes_activations(activation_dtype, place, chosen, excluding)
     again = partial(
         load,
         device=device,
@@ -142,6 +155,7 @@ def load(
         limits=limits,
         threads=threads,
         kv_cache_dtype=kv_cache_dtype,
+        activation_dtype=activation_dtype,
         deterministic=deterministic,
         detect_overflow=detect_overflow,
         tensor_parallel=tensor_parallel,
@@ -160,6 +174,7 @@ def load(
             limits=limits,
             threads=own_threads(threads, group),
             kv_cache_dtype=caches,
+            int8_activations=int8_activations,
             deterministic=deterministic,
             detect_overflow=detect_overflow,
             tokenizer=tokenizer,

@@ -5,7 +5,7 @@ The engine's twin is `csrc/core/spec.h`, which reads these fields by name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 POSITION_BIASES = ("none", "alibi", "relative")
@@ -84,6 +84,7 @@ class StackSpec:
     attention_cap: float = 0.0  # 0: none; else scores are cap * tanh(score / cap)
     window: tuple[int, ...] = ()  # [layers], keys that a query sees, 0: all; empty: all everywhere
     convolution: ConvolutionSpec | None = None  # None: self-attention
+    int8_activations: bool = False  # on a GPU, beside int8 weights: W8A8 where rows are many
 
     def sizes(self, layer: int) -> LayerSizes:
         def of(number: int | tuple[int, ...]) -> int:
@@ -121,3 +122,13 @@ class EncoderSpec:
     def longest(self) -> int:
         """The most tokens of a row, not counting those without a position."""
         return self.encoder.positions - (self.pad is not None)
+
+
+def with_int8_activations(spec: ModelSpec | EncoderSpec) -> ModelSpec | EncoderSpec:
+    """The same, computed so."""
+    stacks = {
+        name: replace(stack, int8_activations=True)
+        for name in ("encoder", "decoder")
+        if (stack := getattr(spec, name, None)) is not None
+    }
+    return replace(spec, **stacks)

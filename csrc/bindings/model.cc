@@ -105,7 +105,8 @@ StackSpec stack_spec(const py::handle& from) {
                  .reach = number("reach"),
                  .attention_cap = from.attr("attention_cap").cast<float>(),
                  .window = from.attr("window").cast<std::vector<int>>(),
-                 .convolution = std::nullopt};
+                 .convolution = std::nullopt,
+                 .int8_activations = flag("int8_activations")};
   if (const py::object rotary = from.attr("rotary"); !rotary.is_none()) {
     spec.rotary = {.size = rotary.attr("size").cast<int>(),
                    .interleaved = rotary.attr("interleaved").cast<bool>(),

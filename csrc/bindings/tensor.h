@@ -31,6 +31,8 @@ inline constexpr const char* number_type<int32_t> = "int32";
 template <>
 inline constexpr const char* number_type<int64_t> = "int64";
 template <>
+inline constexpr const char* number_type<int8_t> = "int8";
+template <>
 inline constexpr const char* number_type<uint8_t> = "uint8";
 template <>
 inline constexpr const char* number_type<BFloat16> = "bfloat16";

@@ -61,6 +61,7 @@ struct StackSpec {
   float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
   std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
   std::optional<ConvolutionSpec> convolution;  // none: self-attention
+  bool int8_activations;  // on a GPU products of many packed rows round what they read, too (W8A8)
   // Of a model that is split over ranks: heads and ffn are those of this one, and so are the tokens
   // whose rows the token table and the output projection have. Of a whole one: all of the vocab.
   int first_token = 0, tokens = vocab;

@@ -61,4 +61,11 @@ struct LinearWeight {
   int outputs = 0, inputs = 0;
 };
 
+// Rows that a GPU rounds to int8, W8A8's activations: x[r, k] = scale[r] * data[r, k], with
+// scale[r] = max |x[r]| / 127, NaN where x[r] is not finite. They lie as rows of an int8 weight.
+struct QuantizedRows {
+  int8_t* data = nullptr;  // [rows, int8_stride(cols)]
+  float* scale = nullptr;  // [rows]
+};
+
 }  // namespace decoding

@@ -11,7 +11,7 @@ from decoding.cli.messages import place
 __all__ = [
     "COMPARE_EXTRA",
     "add_batch_arguments",
-    "add_kv_cache_argument",
+    "add_number_arguments",
     "add_language_arguments",
     "add_model_arguments",
     "add_source_arguments",
@@ -64,19 +64,26 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="float32 (fp32), bfloat16 (bf16), int8, on a GPU float16 (fp16, half) "
         "(default: by the stored type)",
     )
-    add_kv_cache_argument(parser)
+    add_number_arguments(parser)
     parser.add_argument(
         "--threads", type=positive, metavar="N", help="CPU threads (default: one for each core)"
     )
 
 
-def add_kv_cache_argument(parser: argparse.ArgumentParser) -> None:
+def add_number_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-cache-dtype",
         default="auto",
         metavar="DTYPE",
         help="of keys and values: bfloat16 on the CPU, fp8 on a GPU (default: float32 on the CPU, "
         "on a GPU the model's type)",
+    )
+    parser.add_argument(
+        "--activation-dtype",
+        default="auto",
+        metavar="DTYPE",
+        help="int8: beside --dtype int8 encoders and prompts of 512 tokens and more multiply in "
+        "int8, on a GPU of compute capability 9.0",
     )
 
 
@@ -110,6 +117,7 @@ def load_model(args: argparse.Namespace, **options: Any) -> decoding.Model:
         "device",
         "dtype",
         "kv_cache_dtype",
+        "activation_dtype",
         "threads",
         "tensor_parallel",
         "tokenizer",

@@ -185,6 +185,31 @@ def choose_kv_cache_dtype(
     )
 
 
+def quantizes_activations(
+    activation_dtype: str | torch.dtype, device: Device, dtype: str, excluding: dict[str, bool]
+) -> bool:
+    """Whether products of many rows are to be W8A8 on a GPU. excluding: options that do not go with
+    it, and whether they are set."""
+    name = dtype_name(activation_dtype)
+    if name == "auto":
+        return False
+    if name != "int8":
+        raise ValueError(f'activation_dtype must be "auto" or "int8", got {name!r}')
+    if dtype != "int8":
+        raise ValueError(
+            'activation_dtype="int8" goes with weights in int8, these are '
+            f'{dtype}: pass dtype="int8", too'
+        )
+    if device.type == "cpu":
+        return False  # where activations beside int8 weights always are
+    for option, is_set in excluding.items():
+        if is_set:
+            raise ValueError(
+                f'activation_dtype="int8" does not go with {option}: leave one of the two out'
+            )
+    return True
+
+
 def check_fp8(device: Device, dtype: str) -> None:
     """Raises where keys and values in fp8 do not go with a device, or with a type of weights."""
     if device.type == "cpu":

@@ -85,7 +85,7 @@ def test_arguments_reach_the_model(translate: Translate) -> None:
     translate("--threads", "3", "--device", "cpu", "--dtype", "float32", source=b"a\n")
     expected: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 3}
     expected |= {"tokenizer": None, "download": False, "trust_paths": False, "tensor_parallel": 1}
-    expected["kv_cache_dtype"] = "auto"
+    expected |= {"kv_cache_dtype": "auto", "activation_dtype": "auto"}
     assert translate.loaded == expected
     search = "--num-beams 2 --length-penalty 0.5 --early-stopping never --max-length 9"
     translate(*search.split(), source=b"a\n")

@@ -138,13 +138,17 @@ void bind_linear(py::module_& kernels) {
       "linear",
       [](object x, object weight, object bias, object residual, object y, const string& activation,
          object gamma, object beta, object normed, float eps, bool rms, object scale, object sums,
-         object scratch, object gated, const string& isa, int threads) {
+         object scratch, object gated, object quantized, object quantized_scale, bool quantizes_y,
+         bool reads_quantized, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
               auto params = linear_params<T>(in, x, weight, bias, residual, y, activation, gamma,
                                              beta, normed, eps, rms, scale, sums, gated);
               params.scratch = scratch_of(in, scratch, params);
+              params.quantized = quantized_rows(in, quantized, quantized_scale, params.rows);
+              params.quantizes_y = quantizes_y;
+              if (reads_quantized) params.x = nullptr;
               return params;
             },
             [](auto& stream, const auto& params) { linear(stream, params); });
@@ -153,7 +157,9 @@ void bind_linear(py::module_& kernels) {
       py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
       py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
       py::arg("rms") = false, py::arg("scale") = py::none(), py::arg("sums") = py::none(),
-      py::arg("scratch") = py::none(), py::arg("gated") = py::none(), py::arg("isa"),
+      py::arg("scratch") = py::none(), py::arg("gated") = py::none(),
+      py::arg("quantized") = py::none(), py::arg("quantized_scale") = py::none(),
+      py::arg("quantizes_y") = false, py::arg("reads_quantized") = false, py::arg("isa"),
       py::arg("threads"));
 }
 

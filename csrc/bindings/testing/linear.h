@@ -57,6 +57,13 @@ uint8_t* scratch_of(const Tensors& in, const py::object& scratch, const LinearPa
   return in.data<uint8_t>(scratch, "scratch", {linear_scratch(p.rows, p.weight.inputs)});
 }
 
+// data: int8 [rows, stride]; scale: float32 [rows]. Null where they are None.
+inline QuantizedRows quantized_rows(const Tensors& in, const py::object& data,
+                                    const py::object& scale, int64_t rows) {
+  return {in.data_or_null<int8_t>(data, "quantized", {rows, -1}),
+          in.data_or_null<float>(scale, "quantized_scale", {rows})};
+}
+
 // On CUDA rows of y may lie apart. gated: [rows, N], of a gated product, whose y is [rows, N / 2].
 template <typename T>
 LinearParams<T> linear_params(const Tensors& in, const py::object& x, const py::object& weight,

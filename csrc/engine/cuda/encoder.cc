@@ -25,6 +25,7 @@ class CudaEncoderSession : public EncoderSession {
         weights_(weights),
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, product_memory(weights), deterministic) {
+    check_activations(spec, device_);
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec.layers, 0);
   }
 

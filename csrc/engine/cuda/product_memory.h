@@ -6,6 +6,7 @@
 
 #include "engine/model/weights.h"
 #include "kernels/linear/cuda/cublaslt/matmul.h"
+#include "kernels/linear/cuda/int8/gemm_w8a8.h"
 
 namespace decoding {
 
@@ -37,6 +38,13 @@ inline size_t product_memory(const ModelWeights& weights) {
   size_t most = std::max(dequantized_bytes(weights.decoder), dequantized_bytes(weights.output));
   if (weights.encoder) most = std::max(most, dequantized_bytes(*weights.encoder));
   return cuda::kMatmulWorkspace + most;
+}
+
+// Throws where W8A8 is asked for that the device has no kernel for.
+inline void check_activations(const StackSpec& spec, const cuda::Device& device) {
+  CHECK(!spec.int8_activations || cuda::multiplies_w8a8(device),
+        "activations in int8 need a GPU of compute capability 9.0 (H100, H200), and an engine that "
+        "is compiled for it: leave activation_dtype out");
 }
 
 }  // namespace decoding

@@ -46,6 +46,7 @@ class CudaRunner : public Runner {
         reader_(spec_, weights_, memory_, all_, staging_) {
     check_split<T>(spec, collective_.get());
     check_cache<C>(spec, device_);
+    check_activations(spec.encoder ? *spec.encoder : spec.decoder, device_);
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
   }
 

@@ -49,6 +49,7 @@ class CudaSession : public Session {
         reader_(spec_, weights_, device_, matmul_, collective_.get()) {
     check_split<T>(spec, collective_.get());
     check_cache<C>(spec, device_);
+    check_activations(spec.encoder ? *spec.encoder : spec.decoder, device_);
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
   }
 

@@ -52,10 +52,21 @@ BlockInput<T> enter_block(StackPass<Stream, T>& p, const Norm& norm) {
   return {p.a.x, before, before.gamma != nullptr ? p.a.normed : p.a.x};
 }
 
-// y = activation(linear(norm(x))). gated: scratch of a gated product, see linear.h.
+// Whether a product can be W8A8.
 template <typename Stream, typename T>
-void first_product(const StackPass<Stream, T>& p, const Linear& in, const BlockInput<T>& block,
-                   T* y, Activation activation = Activation::none, T* gated = nullptr) {
+bool quantizes(const StackPass<Stream, T>& p, const Linear& in) {
+  return p.a.quantized.data != nullptr && !is_split(p.stream) && can_quantize(in.weight, p.rows);
+}
+
+// y = activation(linear(norm(x))). gated: scratch of a gated product, see linear.h. Where it and
+// the `next` product, which reads y alone, are W8A8, y is in a.quantized instead: then it is true.
+template <typename Stream, typename T>
+bool first_product(const StackPass<Stream, T>& p, const Linear& in, const BlockInput<T>& block,
+                   T* y, Activation activation = Activation::none, T* gated = nullptr,
+                   const Linear* next = nullptr) {
+  const bool activates = activation != Activation::none || gated != nullptr;
+  const bool quantized = block.norm.gamma != nullptr && quantizes(p, in) &&
+                         (next != nullptr ? quantizes(p, *next) : !activates);
   const LinearParams<T> product{.x = block.x,
                                 .norm = block.norm,
                                 .normed = p.a.normed,
@@ -63,14 +74,18 @@ void first_product(const StackPass<Stream, T>& p, const Linear& in, const BlockI
                                 .bias = in.bias,
                                 .y = y,
                                 .gated = gated,
+                                .quantized = quantized ? p.a.quantized : QuantizedRows{},
+                                .quantizes_y = quantized && activates,
                                 .scratch = p.a.scratch,
                                 .rows = p.rows,
                                 .activation = activation};
   const bool is_residual = !p.spec.pre_norm;  // norm(x), which all ranks have
   linear<T>(p.stream, is_residual && is_split(p.stream) ? after_norm(p.stream, product) : product);
+  return product.quantizes_y;
 }
 
-// x = post(linear(y)) + residual. post: the norm after the block; few models have one.
+// x = post(linear(y)) + residual. post: the norm after the block; few models have one. y: null
+// where it is in a.quantized.
 template <typename Stream, typename T>
 void last_product(const StackPass<Stream, T>& p, const Linear& out, const Norm& post,
                   const T* residual, const T* y) {
@@ -80,6 +95,7 @@ void last_product(const StackPass<Stream, T>& p, const Linear& out, const Norm& 
                                 .bias = out.bias,
                                 .residual = plain ? residual : nullptr,
                                 .y = plain ? p.a.x : p.a.normed,
+                                .quantized = y == nullptr ? p.a.quantized : QuantizedRows{},
                                 .scratch = p.a.scratch,
                                 .rows = p.rows};
   is_split(p.stream) ? summed_linear(p.stream, product) : linear<T>(p.stream, product);
@@ -158,10 +174,13 @@ DepthwiseWeights<T> convolution_weights(const StackPass<Stream, T>& p, int i, in
           .kernel_size = kernel_size};
 }
 
-// a.ffn = activation(up x), or activation(gate x) * up x
+// Returns a.ffn = activation(up x), or activation(gate x) * up x; null where it is in a.quantized.
 template <typename Stream, typename T>
-void feed_in(const StackPass<Stream, T>& p, int i, const BlockInput<T>& block) {
-  first_product(p, p.layer(i).up, block, p.a.ffn, p.spec.activation, p.a.gated);
+const T* feed_in(const StackPass<Stream, T>& p, int i, const BlockInput<T>& block) {
+  const Linear* next = p.spec.parallel ? nullptr : &p.layer(i).down;
+  const bool quantized =
+      first_product(p, p.layer(i).up, block, p.a.ffn, p.spec.activation, p.a.gated, next);
+  return quantized ? nullptr : p.a.ffn;
 }
 
 // From self-attention's output, in a.attended, to x; so for a convolution in its place.
@@ -181,13 +200,13 @@ void leave_self_attention(const StackPass<Stream, T>& p, int i, const BlockInput
 template <typename Stream, typename T>
 void feed_forward(StackPass<Stream, T>& p, int i) {
   const LayerWeights& layer = p.layer(i);
-  const T* residual = p.a.x;
+  const T *residual = p.a.x, *y = p.a.ffn;
   if (!p.spec.parallel) {
     const auto block = enter_block(p, layer.feed_forward_norm);
-    feed_in(p, i, block);
+    y = feed_in(p, i, block);
     residual = block.residual;
   }
-  last_product(p, layer.down, layer.feed_forward_post, residual, p.a.ffn);
+  last_product(p, layer.down, layer.feed_forward_post, residual, y);
 }
 
 // What a block has left: look(layer, site, x, cols) is called for each of its tensors.

@@ -17,7 +17,7 @@ struct EncoderWorkspace {
     const int64_t tokens = int64_t{limits.batch} * limits.source;
     source = SourceInputs(a, limits.batch, tokens);
     products = a.take<uint8_t>("products", {product_bytes});
-    packed = Activations<T>(a, "encoder", spec, tokens, products);
+    packed = Activations<T>(a, "encoder", spec, tokens, products, spec.int8_activations);
   }
 };
 

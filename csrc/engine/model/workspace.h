@@ -10,6 +10,7 @@
 #include "engine/model/inputs.h"
 #include "engine/model/overflow.h"
 #include "engine/search/constraints.h"
+#include "kernels/linear/linear.h"
 #include "kernels/rows/logprobs.h"
 #include "kernels/search/beam.h"
 #include "kernels/search/logits.h"
@@ -36,6 +37,10 @@ inline const char* type_name<uint8_t>() {
   return "uint8";
 }
 template <>
+inline const char* type_name<int8_t>() {
+  return "int8";
+}
+template <>
 inline const char* type_name<uint32_t>() {
   return "uint32";
 }
@@ -57,16 +62,22 @@ struct Activations {
   T* conv_scores = nullptr;  // [rows, N * kernel_size], before softmax, of a dynamic convolution
   T* attended;               // [rows, N * D]
   T* gated = nullptr;        // [rows, 2 * F], scratch of a gated feed-forward block
-  T* ffn;            // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
-                     // feed-forward stands beside attention
-  uint8_t* scratch;  // of products on the CPU, see linear.h
+  T* ffn;  // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
+           // feed-forward stands beside attention
+  QuantizedRows quantized;  // [rows, the wider of H and F], what W8A8 products read
+  uint8_t* scratch;         // of products on the CPU, see linear.h
 
   Activations() = default;
   Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows,
-              uint8_t* scratch)
+              uint8_t* scratch, bool quantizes = false)
       : scratch(scratch) {
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
+    if (quantizes && rows >= kFewestQuantized) {
+      const int stride = int8_stride(std::max(spec.hidden, spec.widest_ffn()));
+      quantized = {a.take<int8_t>(pass + ".quantized", {rows, stride}),
+                   a.take<float>(pass + ".quantized_scale", {rows})};
+    }
     a.reuse([&] {
       qkv = a.take<T>(pass + ".qkv",
                       {rows, spec.convolution ? spec.widest_inner() : spec.widest_qkv()});
@@ -185,9 +196,10 @@ struct Workspace : SearchMemory<T> {
     a.reuse([&] {
       if (spec.encoder) {
         packed_kv = a.take<T>("encoder.cross_kv", {tokens, 2 * d.widest_kv_inner()});
-        packed = Activations<T>(a, "encoder", *spec.encoder, tokens, products);
+        packed = Activations<T>(a, "encoder", *spec.encoder, tokens, products,
+                                spec.encoder->int8_activations);
       } else {
-        packed = Activations<T>(a, "prompt", d, tokens, products);
+        packed = Activations<T>(a, "prompt", d, tokens, products, d.int8_activations);
       }
     });
     a.reuse([&] {

@@ -33,6 +33,21 @@ __device__ __forceinline__ void wgmma_see_copies() {
 #endif
 }
 
+// All threads of a block start with as many registers; groups of four warps that need fewer hand
+// some to the others, which say how many each of their threads has then, a multiple of 8.
+template <int registers>
+__device__ __forceinline__ void raise_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+template <int registers>
+__device__ __forceinline__ void lower_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+
 // Keeps what the compiler does with registers of an instruction on this side of it.
 template <typename Register, int n>
 __device__ __forceinline__ void pin(Register (&registers)[n][4]) {
@@ -98,6 +113,9 @@ template <typename T>
 __device__ __forceinline__ void wgmma_transposed(float (&d)[16][4], const uint32_t (&w)[4],
                                                  uint64_t x);
 
+// sums += x w of int8: lines have 128 inputs, of which this takes 32, two more in a descriptor.
+__device__ __forceinline__ void wgmma_int8(int (&d)[32][4], uint64_t x, uint64_t w);
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define WGMMA(shape, type, ...) \
   asm volatile("wgmma.mma_async.sync.aligned.m64" shape "k16.f32." type "." type " " __VA_ARGS__)
@@ -111,6 +129,13 @@ __device__ __forceinline__ void wgmma_transposed(float (&d)[16][4], const uint32
   NAMES_64                                                                                  \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_256                                                                           \
+  NAMES_128                                                                                 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "   \
+  "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "    \
+  "%126, %127"
 #define SUMS_8(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SUMS_32(d, j) SUMS_8(d, j), SUMS_8(d, j + 1), SUMS_8(d, j + 2), SUMS_8(d, j + 3)
 #define SUMS_64(d, j) SUMS_32(d, j), SUMS_32(d, j + 4)
@@ -149,6 +174,19 @@ __device__ __forceinline__ void wgmma_transposed(float (&d)[16][4], const uint32
 DEFINE_FOR_TYPE(half, "f16")
 DEFINE_FOR_TYPE(bfloat16, "bf16")
 #undef DEFINE_FOR_TYPE
+#define INTS_8(d, j) "+r"(d[j][0]), "+r"(d[j][1]), "+r"(d[j][2]), "+r"(d[j][3])
+#define INTS_32(d, j) INTS_8(d, j), INTS_8(d, j + 1), INTS_8(d, j + 2), INTS_8(d, j + 3)
+#define INTS_128(d, j) INTS_32(d, j), INTS_32(d, j + 4), INTS_32(d, j + 8), INTS_32(d, j + 12)
+__device__ __forceinline__ void wgmma_int8(int (&d)[32][4], uint64_t x, uint64_t w) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 {" NAMES_256 "}, %128, %129, 1;"
+               : INTS_128(d, 0), INTS_128(d, 16)
+               : "l"(x), "l"(w));
+#endif
+}
+#undef INTS_128
+#undef INTS_32
+#undef INTS_8
 #undef PART_128
 #undef PART_64
 #undef PART_32
@@ -159,6 +197,7 @@ DEFINE_FOR_TYPE(bfloat16, "bf16")
 #undef SUMS_64
 #undef SUMS_32
 #undef SUMS_8
+#undef NAMES_256
 #undef NAMES_128
 #undef NAMES_64
 #undef NAMES_32

@@ -24,6 +24,11 @@
 //
 //   y[r, n] = scale[n] * sum over k of x[r, k] W_q[n, k]
 //
+// On CUDA a product of many rows can be W8A8, int8 on both sides: behind a norm x is rounded, and
+// an activation, with its gate, rounds y for the next product, which then has no other x:
+//
+//   y[r, n] = x_scale[r] * scale[n] * sum over k of x_q[r, k] W_q[n, k]
+//
 // On the CPU x and y are float32 whatever the kind of W. In bfloat16 x is rounded to bfloat16 where
 // the machine multiplies that (avx512_bf16, neon_bf16). In int8
 //
@@ -71,6 +76,13 @@ inline int64_t linear_scratch(int64_t rows, int64_t inputs) {
   return std::min<int64_t>(rows, kScratchRows) * ((inputs + 15) / 16 * 64 + 64);
 }
 
+// Whether a product of so many rows can be W8A8, and is faster than in 16 bits.
+constexpr int kFewestQuantized = 512, kMostQuantizedInputs = 16384;
+inline bool can_quantize(const LinearWeight& weight, int rows) {
+  return rows >= kFewestQuantized && weight.kind == WeightKind::int8 && weight.outputs % 32 == 0 &&
+         weight.inputs % 16 == 0 && weight.inputs <= kMostQuantizedInputs;
+}
+
 template <typename T>
 struct LinearParams {
   const T* x;                   // [rows, K]
@@ -82,6 +94,9 @@ struct LinearParams {
   T* y;                         // [rows, N], may alias residual where activation is none; not x
   T* gated = nullptr;  // [rows, N], scratch of a gated product, whose y is [rows, N / 2] and
                        // has no residual; null: not gated
+  // CUDA, beside int8 weights for which can_quantize(): takes norm(x), or has it if x is null.
+  QuantizedRows quantized = {};
+  bool quantizes_y = false;    // with it: it takes activation(...) in the end, y is scratch
   uint8_t* scratch = nullptr;  // CPU: [linear_scratch(rows, K)]; not for float32
   int rows;
   Activation activation = Activation::none;

@@ -12,7 +12,15 @@ from decoding.corpus import Done, JobError, Task, run
 from decoding.corpus.formats.layout import file_type
 
 FAILED_ROWS = 3  # the exit code
-LOADING = ("dtype", "kv_cache_dtype", "threads", "tokenizer", "download", "trust_paths")
+LOADING = (
+    "dtype",
+    "kv_cache_dtype",
+    "activation_dtype",
+    "threads",
+    "tokenizer",
+    "download",
+    "trust_paths",
+)
 # What a stream has, and a job has no place for.
 STREAMS = {
     "line_buffered": "--line-buffered answers a stream line by line",

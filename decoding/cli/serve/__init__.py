@@ -11,7 +11,7 @@ import os
 import warnings
 from typing import Any
 
-from decoding.cli.arguments import add_kv_cache_argument, positive
+from decoding.cli.arguments import add_number_arguments, positive
 from decoding.cli.ranks.arguments import add_tensor_parallel_argument, is_follower
 
 KEY = "DECODING_API_KEY"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000, help="(default: 8000)")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--dtype", default="auto", help="as in `decoding translate` (default: by the stored type)")
-    add_kv_cache_argument(parser)
+    add_number_arguments(parser)
     add("--threads", type=positive, metavar="N", help="CPU threads of each model's steps")
     add("--memory", type=size, metavar="BYTES", help="of each model's engine; 4G, 500M")
     add("--max-requests", type=positive, metavar="N", help="rows of each engine that step at once")

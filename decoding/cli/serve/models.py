@@ -27,6 +27,7 @@ def load_models(args: argparse.Namespace) -> dict[str, decoding.Engine | decodin
             device=args.device,
             dtype=args.dtype,
             kv_cache_dtype=args.kv_cache_dtype,
+            activation_dtype=args.activation_dtype,
             threads=args.threads,
             download=args.download,
             tensor_parallel=args.tensor_parallel,

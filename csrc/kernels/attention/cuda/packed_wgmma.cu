@@ -40,19 +40,6 @@ struct Wgmma {
       std::min((kRegisters + (kRegisters - kOfProducer) / consumers) / 8 * 8, 240);
 };
 
-template <int registers>
-__device__ __forceinline__ void raise_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-#endif
-}
-template <int registers>
-__device__ __forceinline__ void lower_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-#endif
-}
-
 // The queries, and the stages: keys, values, keys of the next tile and so on, in turn. Tile i is in
 // stage i % kStages.
 template <typename P, typename T>

@@ -13,6 +13,8 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/cublaslt/cublaslt_linear.h"
 #include "kernels/linear/cuda/gemm.h"
+#include "kernels/linear/cuda/int8/gemm_w8a8.h"
+#include "kernels/linear/cuda/int8/quantize.h"
 #include "kernels/linear/cuda/timing.h"
 #include "kernels/linear/glu.h"
 #include "kernels/linear/linear.h"
@@ -216,6 +218,38 @@ void tune(Stream& stream, const LinearParams<T>& p) {
   matmul.tuning().remember(key_of(matmul, p), tuned);
 }
 
+// W8A8, which has one kernel: nothing is timed.
+template <typename T>
+void quantized_linear(Stream& stream, const LinearParams<T>& p) {
+  if (stream.warming_up()) return;
+  const LinearWeight& weight = p.weight;
+  if (p.x != nullptr) {
+    quantize<T>(stream, {.x = p.x,
+                         .norm = p.norm,
+                         .normed = p.normed,
+                         .y = p.quantized,
+                         .rows = p.rows,
+                         .cols = weight.inputs});
+  }
+  const bool gated = p.gated != nullptr;
+  T* const y = gated ? p.gated : p.y;
+  w8a8_linear<T>(stream, {.x = p.quantized,
+                          .weight = weight,
+                          .bias = p.bias,
+                          .residual = p.residual,
+                          .y = y,
+                          .rows = p.rows});
+  CHECK(p.quantizes_y || (p.activation == Activation::none && !gated),
+        "a W8A8 product with an activation rounds its result");
+  if (!p.quantizes_y) return;
+  quantize<T>(stream, {.x = y,
+                       .activation = p.activation,
+                       .gated = gated,
+                       .y = p.quantized,
+                       .rows = p.rows,
+                       .cols = gated ? weight.outputs / 2 : weight.outputs});
+}
+
 template <typename T>
 void warm_up(Stream& stream, const LinearParams<T>& p) {
   const BesideCaptures beside;
@@ -234,6 +268,9 @@ void warm_up(Stream& stream, const LinearParams<T>& p) {
 template <typename T>
 void linear(cuda::Stream& stream, const LinearParams<T>& p) {
   if (p.rows == 0) return;
+  if constexpr (sizeof(T) < sizeof(float)) {
+    if (p.quantized.data != nullptr) return cuda::quantized_linear(stream, p);
+  }
   if (stream.warming_up()) {
     cuda::warm_up(stream, p);
   } else {
