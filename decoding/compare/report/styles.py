@@ -23,6 +23,8 @@ STYLES = {
     "ctranslate2": Style("CTranslate2", "green", "^"),
     "huggingface-static": Style("transformers, static cache", "red", "D"),
     "ours-deterministic": Style("decoding, deterministic", "violet", "X"),
+    "ours-int8": Style("decoding, int8 weights", "green", "P"),
+    "ours-w8a8": Style("decoding, W8A8", "red", "d"),
     "torch-nested": Style("torch, nested tensors", "violet", "v"),
 }
 
