@@ -69,7 +69,7 @@ class Trial:
 
     def run(self, number: int) -> Verdict | None:
         """None where the call has fewer allocations."""
-        before = self.settle()
+        first = before = self.settle()
         for _ in range(REPEATS):
             with self._allocator.failing(number, self._lasting):
                 found = outcome(self._call)
@@ -81,12 +81,11 @@ class Trial:
                 wrong = self._wrong_after()
             if wrong is not None:
                 return Verdict(number, *wrong)
-            if self.settle() <= before:
+            after = self.settle()
+            if after <= before:  # or only once: a table that grew, a frozen cycle that ended
                 return Verdict(number, "raised", "")
-        more = self.settle() - before
-        if more < REPEATS:  # a table that grew once
-            return Verdict(number, "raised", "")
-        return Verdict(number, "leak", f"{more} allocations stay after {REPEATS}")
+            before = after
+        return Verdict(number, "leak", f"{before - first} allocations stay after {REPEATS}")
 
     def _wrong(self, found: Any) -> tuple[str, str] | None:
         if not isinstance(found, Exception):
