@@ -32,7 +32,7 @@ SIZES += [(1000, 768, 3072), (4915, 3072, 768), (64, 64, 16384), (5000, 4352, 12
 
 @dataclass
 class Rows:
-    """int8 rows as a GPU has them, poisoned, with bytes behind them that must stay."""
+    """int8 rows as a GPU has them, poisoned."""
 
     data: Tensor
     scale: Tensor
