@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from torch import Tensor
+from typing_extensions import CapsuleType
 
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.dtypes import Array, Numbers, Stored
@@ -38,8 +39,8 @@ class DeviceArray:
     def device(self) -> str: ...  # "cuda:0"
     @property
     def nbytes(self) -> int: ...  # from the first number to the end of the last
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...  # bfloat16 is int16 in it
+    def dlpack(self) -> CapsuleType:
+        """The same memory for torch.from_dlpack()."""
     def stride(self) -> tuple[int, ...]: ...
     def is_contiguous(self) -> bool: ...
     def data_ptr(self) -> int: ...

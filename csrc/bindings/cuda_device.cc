@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/dlpack.h"
 #include "bindings/tensor.h"
 #include "bindings/unlocked.h"
 #include "kernels/cuda/resources.h"
@@ -107,18 +108,30 @@ class DeviceArray {
     copy(to.data<uint8_t>({span()}), data(), cudaMemcpyDeviceToHost);
   }
 
-  // CUDA's array interface has no bfloat16: it is int16 there, the same bits.
-  py::dict array_interface() const {
-    const std::string kind = type_ == "bfloat16" ? "i" : type_.substr(0, 1);
-    py::list strides;
-    for (const int64_t stride : strides_) strides.append(stride * item_bytes(type_));
-    py::dict found;
-    found["shape"] = py::tuple(py::cast(shape_));
-    found["strides"] = py::tuple(strides);
-    found["typestr"] = "<" + kind + std::to_string(item_bytes(type_));
-    found["data"] = py::make_tuple(reinterpret_cast<uintptr_t>(data()), false);
-    found["version"] = 2;
-    return found;
+  // The same numbers as another library's tensor, which keeps the memory. (CUDA's array interface
+  // would do, but torch loses references to what describes it: pytorch's issue 194877.)
+  py::capsule dlpack() const {
+    struct Shared {
+      dlpack::ManagedTensor tensor;
+      DeviceArray array;
+    };
+    auto shared = std::make_unique<Shared>(Shared{{}, *this});
+    shared->tensor = {
+        .tensor = {.data = data(),
+                   .device_type = dlpack::kCuda,
+                   .device_id = device_,
+                   .dimensions = static_cast<int32_t>(shape_.size()),
+                   .type_code = dlpack::type_code(type_),
+                   .type_bits = static_cast<uint8_t>(8 * item_bytes(type_)),
+                   .type_lanes = 1,
+                   .shape = shared->array.shape_.data(),
+                   .strides = shared->array.strides_.data(),
+                   .byte_offset = 0},
+        .owner = shared.get(),
+        .release = [](dlpack::ManagedTensor* t) { delete static_cast<Shared*>(t->owner); }};
+    const py::capsule capsule = dlpack::capsule_of(&shared->tensor);
+    shared.release();
+    return capsule;
   }
 
   std::byte* data() const { return memory_->data() + offset_; }
@@ -172,7 +185,7 @@ void bind_device_array(py::module_& module) {
       .def("__getitem__", &part)
       .def("copy_from", &DeviceArray::copy_from, py::arg("array"))
       .def("copy_to", &DeviceArray::copy_to, py::arg("array"))
-      .def_property_readonly("__cuda_array_interface__", &DeviceArray::array_interface);
+      .def("dlpack", &DeviceArray::dlpack);
 }
 
 std::vector<std::pair<std::string, int>> gpus() {

@@ -1,10 +1,13 @@
-// What a torch tensor is, asked of torch in C: DLPack's exchange API (dlpack.h 1.3), which torch
-// has from 2.10 on. It takes a hundredth of the time of the tensor's attributes, and needs no
-// header and no library of torch. The structs are those of the ABI.
+// DLPack without a header or a library of torch: the structs are those of the ABI (dlpack.h 1.3).
+//
+// What a torch tensor is, is asked of torch in C, through the exchange API that torch has from 2.10
+// on: it takes a hundredth of the time of the tensor's attributes. Memory of ours becomes a tensor
+// by a capsule.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -28,6 +31,13 @@ struct Tensor {
   uint64_t byte_offset;
 };
 
+// Memory that another library is given. It calls `release` once it has done with it.
+struct ManagedTensor {
+  Tensor tensor;
+  void* owner;
+  void (*release)(ManagedTensor*);
+};
+
 struct ExchangeApi {
   uint32_t major, minor;
   void *previous, *allocate, *from_object, *to_object;
@@ -48,13 +58,31 @@ inline const ExchangeApi* exchange_api(const py::handle& object) {
   return api != nullptr && api->major == kMajor && api->read != nullptr ? api : nullptr;
 }
 
+constexpr const char* kKinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex"};
+
 // "float32"
 inline std::string type_name(const Tensor& tensor) {
-  constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex"};
   constexpr uint8_t kBool = 6;
   if (tensor.type_code == kBool) return "bool";
-  const char* name = tensor.type_code < std::size(kNames) ? kNames[tensor.type_code] : "other";
+  const char* name = tensor.type_code < std::size(kKinds) ? kKinds[tensor.type_code] : "other";
   return name + std::to_string(tensor.type_bits);
+}
+
+// The code of "float" in "float32".
+inline uint8_t type_code(const std::string& name) {
+  const std::string kind = name.substr(0, name.find_first_of("0123456789"));
+  const auto* const found = std::find(std::begin(kKinds), std::end(kKinds), kind);
+  CHECK(found != std::end(kKinds), "DLPack has no ", name);
+  return static_cast<uint8_t>(found - std::begin(kKinds));
+}
+
+// What torch.from_dlpack() makes a tensor of. Whoever takes it renames it, and releases the tensor.
+inline py::capsule capsule_of(ManagedTensor* tensor) {
+  return py::capsule(tensor, "dltensor", [](PyObject* capsule) {
+    if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // it has been taken
+    auto* const left = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    left->release(left);
+  });
 }
 
 // "cuda:0"

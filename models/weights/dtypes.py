@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from typing_extensions import TypeIs
+    from typing_extensions import CapsuleType, TypeIs
 
 Array = npt.NDArray[Any]  # a docstring or a comment has its type and shape
 
@@ -34,6 +34,7 @@ class DeviceArray(Protocol):
     def nbytes(self) -> int: ...
     def stride(self) -> tuple[int, ...]: ...
     def data_ptr(self) -> int: ...
+    def dlpack(self) -> CapsuleType: ...
     def view(self, dtype: str, shape: Sequence[int]) -> DeviceArray: ...
     def __len__(self) -> int: ...
     def __getitem__(self, key: int | slice) -> DeviceArray: ...
@@ -113,8 +114,10 @@ def as_tensor(numbers: Numbers) -> Tensor:
     if isinstance(numbers, torch.Tensor):
         return numbers
     if is_device_array(numbers):
-        there = torch.as_tensor(numbers, device=numbers.device)
-        return there.view(getattr(torch, numbers.dtype))
+        from torch.utils.dlpack import from_dlpack
+
+        there: Tensor = from_dlpack(numbers.dlpack())
+        return there
     if not numbers.dtype.names:
         return torch.from_numpy(numbers)
     bits = np.int16 if numbers.itemsize == 2 else np.uint8

@@ -157,6 +157,16 @@ def test_an_array_and_what_torch_sees_of_it(dtype: str) -> None:
     assert torch.equal(as_tensor(as_array(column)), view[:, :, 2].cpu())
 
 
+def test_what_torch_sees_leaves_nothing_behind() -> None:
+    """Through CUDA's array interface torch kept five objects each time."""
+    array, times = empty(64, CUDA), 1000
+    as_tensor(array)
+    before = sys.getallocatedblocks()
+    for _ in range(times):
+        as_tensor(array)
+    assert sys.getallocatedblocks() - before < times
+
+
 def test_memory_goes_with_its_last_view() -> None:
     """All but what the driver and other processes take or give back of the GPU meanwhile."""
     little = 1 << 20
