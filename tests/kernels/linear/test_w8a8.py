@@ -109,15 +109,14 @@ def test_behind_a_norm(rows: int, outputs: int, inputs: int, dtype: torch.dtype)
     x = (3 * random(rows, inputs)).to(dtype).cuda()
     weight, quantized = Weight.of(outputs, inputs), Rows.of(rows, inputs)
     gamma, beta, bias = (random(n, seed=n).cuda() for n in (inputs, inputs, outputs))
-    y, normed = (
-        torch.full((rows, outputs), torch.nan, dtype=dtype, device="cuda"),
-        torch.empty_like(x),
-    )
+    behind = torch.full((rows + 1, outputs), torch.nan, dtype=dtype, device="cuda")
+    y, normed = behind[:rows], torch.empty_like(x)
     run(x, weight, y, quantized, bias=bias, gamma=gamma, beta=beta, normed=normed)
     exact = F.layer_norm(x.double(), (inputs,), gamma.double(), beta.double(), 1e-5)
     assert_rounded(normed, exact)
     quantized.assert_rounds(exact)
     assert_rounded(y, weight.times(quantized) + bias)
+    assert behind[rows].isnan().all()
     run(x, weight, y, quantized, gamma=gamma, rms=True)
     quantized.assert_rounds(F.rms_norm(x.double(), (inputs,), gamma.double(), 1e-5))
     assert_rounded(y, weight.times(quantized))
