@@ -16,8 +16,8 @@ decoding/_kernels out; DECODING_LOCAL_VERSION=cu128 names a wheel's version afte
 was compiled with, 0.1.0+cu128. ccache is used where it is found.
 
 DECODING_SANITIZE=address,undefined builds the CPU engine with these sanitizers of the compiler, for
-`make sanitize`: into build/sanitize-address,undefined, the modules too, so that the normal build
-stays as it is. DECODING_ONLY_ISA=avx2 leaves the other instruction sets out, which is quicker.
+`make sanitize`: into build/sanitize, the modules too, so that the normal build stays as it is.
+DECODING_ONLY_ISA=avx2 leaves the other instruction sets out, which is quicker: build/sanitize-avx2.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class NinjaBuild(build_ext):
         targets = [Path(self.get_ext_fullpath(ext.name)).resolve() for ext in self.extensions]
         build = (ROOT / "build" / f"{sys.implementation.cache_tag}-{platform.machine()}").resolve()
         if SANITIZERS:
-            build = build.with_name("-".join(filter(None, ["sanitize", SANITIZERS, ONLY_ISA])))
+            build = build.with_name("-".join(filter(None, ["sanitize", ONLY_ISA])))
             targets = [build / target.name for target in targets]
         build.mkdir(parents=True, exist_ok=True)
         for target in targets:
