@@ -183,7 +183,7 @@ py::tuple run_merge_beams(const object& values, const object& ids, const object&
   const Tensors in(py::str(live.attr("device")));
   const int sentences = static_cast<int>(in.sizes(live, "live", 2)[0]);
   const Best best(values, ids), candidates(live, sentences, m);
-  const Scratch<Contender> queue(live, best.n() * best.k());
+  const Scratch<KeyedCandidate> queue(live, best.n() * best.k());
   const Placed<StepState> now({{.number = 1, .live_count = sentences}}, live);
   SentenceConfig sentence;
   sentence.beam.sibling_penalty = sibling_penalty;
@@ -244,7 +244,7 @@ void run_diverse_step(const object& values, const object& ids, const object& lse
   const SearchStep step(lse, live, options);
   const BeamSearch& s = step.search;
   const Best best(values, ids);
-  const Scratch<Contender> queue(live, best.n() * best.k());
+  const Scratch<KeyedCandidate> queue(live, best.n() * best.k());
   const DiverseStepParams<float> params{
       .search = s,
       .best = best.data(),

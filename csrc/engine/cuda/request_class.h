@@ -35,7 +35,7 @@ struct CudaClass : RequestClass<T> {
         arena.take<uint8_t>("configs", {rows, sizeof(SentenceConfig)}));
     words = arena.take<int32_t>("words", {rows, words_of_each});
     running = arena.take<int32_t>("running", {rows});
-    steps = arena.take<int32_t>("told_steps", {rows});
+    steps = arena.take<int32_t>("reported_steps", {rows});
   }
 
   // The host's memory, for so many sentences of one row.
@@ -47,14 +47,14 @@ struct CudaClass : RequestClass<T> {
     lay_host(arena, rows, target);
   }
 
-  const SentenceReport& told(int id) const { return report.reports[id]; }
+  const SentenceReport& report_of(int id) const { return report.reports[id]; }
   // As SentenceReport has it; what it tells of is there when this returns.
-  int told_steps(int id) const {
-    const int steps = *static_cast<volatile const int32_t*>(&told(id).steps);
+  int reported_steps(int id) const {
+    const int steps = *static_cast<volatile const int32_t*>(&report_of(id).steps);
     std::atomic_thread_fence(std::memory_order_acquire);
     return steps;
   }
-  bool has_ended(int id) const { return told_steps(id) < 0; }
+  bool has_ended(int id) const { return reported_steps(id) < 0; }
 
   // The host's copies after so many steps of a sentence.
   SearchResults host_results(int steps) const {

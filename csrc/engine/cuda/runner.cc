@@ -213,7 +213,7 @@ class CudaRunner : public Runner {
       Class& c = memory_.classes[i];
       std::erase_if(c.sentences, [&](int id) {
         if (!c.has_ended(id)) return false;
-        to.push_back({{static_cast<int>(i), id}, c.told(id).fault});
+        to.push_back({{static_cast<int>(i), id}, c.report_of(id).fault});
         return true;
       });
     }
@@ -235,17 +235,17 @@ class CudaRunner : public Runner {
 
   void fetch(Slot slot, const Results& results) override {
     const Class& c = memory_.classes[slot.request_class];
-    const int steps = -c.told_steps(slot.sentence);
+    const int steps = -c.reported_steps(slot.sentence);
     fetch_sentence(c.host_results(steps), slot.sentence, steps, 0,
                    c.from_first(slot.sentence, results));
   }
 
   int certain(Slot slot, const Results& results) override {
     const Class& c = memory_.classes[slot.request_class];
-    const int steps = c.told_steps(slot.sentence);
+    const int steps = c.reported_steps(slot.sentence);
     if (steps <= 0) return 0;  // its end tells all
     check_exchanges();
-    const int finished = c.told(slot.sentence).finished_count[(steps - 1) % kReportedSteps];
+    const int finished = c.report_of(slot.sentence).finished_count[(steps - 1) % kReportedSteps];
     return fetch_certain(c.host_results(steps), slot.sentence, steps, finished,
                          c.from_first(slot.sentence, results));
   }

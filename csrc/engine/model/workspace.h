@@ -25,8 +25,8 @@ inline const char* type_name<Candidate>() {
   return "candidate";
 }
 template <>
-inline const char* type_name<Contender>() {
-  return "contender";
+inline const char* type_name<KeyedCandidate>() {
+  return "keyed candidate";
 }
 template <>
 inline const char* type_name<LabelScore>() {

@@ -58,17 +58,17 @@ void Outputs::clear() {
   batches.clear();
 }
 
-void Outputs::put_tokens(int64_t id, const Results& certain, int rows, int& told) {
+void Outputs::put_tokens(int64_t id, const Results& certain, int rows, int& delivered) {
   const int longest = *std::max_element(certain.lengths, certain.lengths + rows);
-  if (longest <= told) return;
+  if (longest <= delivered) return;
   tokens.push_back({id, rows, words.size()});
   for (int row = 0; row < rows; ++row) {
     const int32_t* path = certain.tokens + int64_t{row} * certain.width;
-    const int length = std::max(told, certain.lengths[row]);
-    words.push_back(length - told);
-    words.insert(words.end(), path + told, path + length);
+    const int length = std::max(delivered, certain.lengths[row]);
+    words.push_back(length - delivered);
+    words.insert(words.end(), path + delivered, path + length);
   }
-  told = longest;
+  delivered = longest;
 }
 
 void Outputs::take(Outputs& later) {

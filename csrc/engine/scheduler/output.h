@@ -60,9 +60,9 @@ struct Outputs {
 
   bool empty() const { return tokens.empty() && ends.empty() && batches.empty(); }
   void clear();
-  // Appends the tokens of so many rows behind the first `told`, if any, and counts them in: a row
-  // that has fewer has ended.
-  void put_tokens(int64_t id, const Results& certain, int rows, int& told);
+  // Appends the tokens of so many rows behind the first `delivered`, if any, and counts them in: a
+  // row that has fewer has ended.
+  void put_tokens(int64_t id, const Results& certain, int rows, int& delivered);
   // Appends all of `later`, which is empty then.
   void take(Outputs& later);
 };

@@ -228,9 +228,9 @@ void Scheduler::stream() {
   Results certain = certain_.results();
   for (Stream& stream : streams_) {
     certain.width = stream.width;
-    certain.from = stream.told;
+    certain.from = stream.delivered;
     const int rows = runner_.certain(stream.slot, certain);
-    if (rows > 0) made_.put_tokens(stream.id, certain, rows, stream.told);
+    if (rows > 0) made_.put_tokens(stream.id, certain, rows, stream.delivered);
   }
 }
 

@@ -89,8 +89,8 @@ class Scheduler {
   struct Stream {
     int64_t id;
     Slot slot;
-    int width;     // the most tokens of a row
-    int told = 0;  // tokens of its longest row that callers have heard of
+    int width;          // the most tokens of a row
+    int delivered = 0;  // tokens of its longest row that callers have
   };
   struct OpenClass {
     std::optional<ClassKey> key;

@@ -14,9 +14,9 @@ namespace decoding {
 
 // Scratch of a step; what a device has no use for is null.
 struct StepScratch {
-  Candidate* candidates;  // [B, K * candidates], of sentences whose rows compete
-  Contender* contenders;  // [B, K * candidates]
-  float* keys;            // [R, candidates], of sampled candidates
+  Candidate* candidates;        // [B, K * candidates], of sentences whose rows compete
+  KeyedCandidate* merge_queue;  // [B, K * candidates]
+  float* keys;                  // [R, candidates], of sampled candidates
   // CPU
   Candidate* queue = nullptr;  // [threads, V]
   float* maxima = nullptr;     // [threads, G]
@@ -30,7 +30,7 @@ struct StepScratch {
   StepScratch() = default;
   StepScratch(Arena& a, const Limits& limits) {
     const int64_t each = int64_t{limits.beams} * limits.candidates;
-    contenders = a.take<Contender>("contenders", {limits.batch, each});
+    merge_queue = a.take<KeyedCandidate>("merge_queue", {limits.batch, each});
     candidates = a.take<Candidate>("candidates", {limits.batch, each});
     keys = a.take<float>("keys", {limits.rows(), limits.candidates});
     candidates_of_row = limits.candidates;
@@ -40,7 +40,7 @@ struct StepScratch {
   // row each. stride: of the logits.
   StepScratch of_class(int index, int64_t first, int64_t stride) const {
     StepScratch own = *this;
-    own.contenders += first * candidates_of_row;
+    own.merge_queue += first * candidates_of_row;
     own.candidates += first * candidates_of_row;
     own.keys += first * candidates_of_row;
     own.perturbed += first * stride;

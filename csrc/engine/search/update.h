@@ -65,7 +65,7 @@ void merge(Stream& stream, const Workspace<T>& w, const StepView& step) {
                        .config = step.config,
                        .state = w.inputs.state,
                        .candidates = step.scratch.candidates,
-                       .queue = step.scratch.contenders,
+                       .queue = step.scratch.merge_queue,
                        .sentences = step.key.sentences,
                        .beams = step.key.beams,
                        .k = step.key.candidates,
@@ -131,7 +131,7 @@ void update(Stream& stream, const Diverse& diverse, const Workspace<T>& w, const
                            .lse = processed ? nullptr : w.lse,
                            .processors = processed ? &processors : nullptr,
                            .group_counts = w.inputs.group_counts,
-                           .queue = step.scratch.contenders,
+                           .queue = step.scratch.merge_queue,
                            .sentences = step.key.sentences,
                            .k = step.key.candidates,
                            .m = step.key.candidates - (beams - group)});

@@ -39,12 +39,12 @@ struct Hypothesis {
 };
 
 // A candidate, and what it competes by.
-struct Contender {
+struct KeyedCandidate {
   float key;
   Candidate candidate;
 };
 
-inline bool ahead(const Contender& a, const Contender& b) {
+inline bool ahead(const KeyedCandidate& a, const KeyedCandidate& b) {
   return a.key != b.key ? a.key > b.key : a.candidate.id < b.candidate.id;
 }
 
@@ -59,7 +59,7 @@ struct MergeBeamsParams {
   const StepState* state;  // [1]
   Candidate* candidates;   // [sentences, m], S + value - lse and beam * V + token; id -1 behind the
                            // last
-  Contender* queue;        // [sentences, K * k], scratch
+  KeyedCandidate* queue;   // [sentences, K * k], scratch
   int sentences;           // at least state->live_count
   int beams, k, m, vocab;
 };

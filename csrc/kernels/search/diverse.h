@@ -36,7 +36,7 @@ struct DiverseStepParams {
   // What made the values, without kPost. Null: nothing but bans and forced tokens did.
   const ProcessLogitsParams<T>* processors;
   int32_t* group_counts;  // [B, K], of which N are used: rows in a group's list, or kGroupStopped
-  Contender* queue;       // [sentences, K * k], scratch
+  KeyedCandidate* queue;  // [sentences, K * k], scratch
   int sentences;          // at least state->live_count
   int k, m;               // m: 2 or 1 + eos.count, times K / N
 };

@@ -11,7 +11,7 @@ namespace decoding {
 namespace {
 
 // Queues every continuation of active sentence i that has a finite score; returns how many.
-int contend(const MergeBeamsParams& p, int i, Contender* queue) {
+int queue_candidates(const MergeBeamsParams& p, int i, KeyedCandidate* queue) {
   const int sentence = p.active[i].id;
   const float penalty = p.config.sentences[sentence].beam.sibling_penalty;
   int queued = 0;
@@ -36,8 +36,8 @@ template <cpu::Isa isa>
 void merge_beams(cpu::Stream<isa>& stream, const MergeBeamsParams& p) {
   const cpu::Range mine = stream.share(p.state->live_count);
   for (int i = mine.begin; i < mine.end; ++i) {
-    Contender* queue = p.queue + int64_t{i} * p.beams * p.k;
-    const int queued = contend(p, i, queue), count = std::min(queued, p.m);
+    KeyedCandidate* queue = p.queue + int64_t{i} * p.beams * p.k;
+    const int queued = queue_candidates(p, i, queue), count = std::min(queued, p.m);
     std::partial_sort(queue, queue + count, queue + queued, ahead);
     Candidate* candidates = p.candidates + int64_t{i} * p.m;
     for (int c = 0; c < p.m; ++c) {

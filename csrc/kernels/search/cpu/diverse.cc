@@ -11,11 +11,11 @@ namespace decoding {
 namespace {
 
 template <typename T>
-void step_group(const BeamGroup<T>& group, Contender* queue) {
+void step_group(const BeamGroup<T>& group, KeyedCandidate* queue) {
   if (group.stopped()) return group.idle();
   int queued = 0;
   for (int place = 0; place < group.places(); ++place) {
-    const Candidate next = group.contender(place, [](T x) { return static_cast<float>(x); });
+    const Candidate next = group.candidate(place, [](T x) { return static_cast<float>(x); });
     if (next.id >= 0) queue[queued++] = {next.value, next};
   }
   const int best = std::min(queued, group.p.m);

@@ -13,7 +13,7 @@ using namespace cuda::selection;
 
 // What stands in place `at` of an active sentence's lists; id -1: nothing. key: what it competes
 // by.
-__device__ Candidate contender(const MergeBeamsParams& p, int i, int at, float& key) {
+__device__ Candidate candidate_at(const MergeBeamsParams& p, int i, int at, float& key) {
   const int beam = at / p.k, c = at % p.k;
   const int64_t row = int64_t{i} * p.beams + beam;
   const Candidate next = p.best[row * p.k + c];
@@ -37,7 +37,7 @@ __global__ void merge_kernel(const __grid_constant__ MergeBeamsParams p, int cap
   const Queue queue{.keys = reinterpret_cast<Key*>(memory), .capacity = capacity};
   for (int at = threadIdx.x; at < count; at += kThreads) {
     float key = 0.0f;
-    const Candidate candidate = contender(p, i, at, key);
+    const Candidate candidate = candidate_at(p, i, at, key);
     queue.keys[at] = candidate.id < 0 ? static_cast<Key>(at) : key_of(key, at);
   }
   __syncthreads();
@@ -46,7 +46,7 @@ __global__ void merge_kernel(const __grid_constant__ MergeBeamsParams p, int cap
     const bool there = c < count && queue.keys[c] >> 32 != 0;
     float key = 0.0f;
     p.candidates[int64_t{i} * p.m + c] =
-        there ? contender(p, i, id_of(queue.keys[c]), key) : Candidate{-INFINITY, -1};
+        there ? candidate_at(p, i, id_of(queue.keys[c]), key) : Candidate{-INFINITY, -1};
   }
 }
 

@@ -1,6 +1,6 @@
-// Group diverse beam search, one block a sentence: all threads find and sort what contends in a
-// group, one does the bookkeeping (diverse.h), and all copy where the histories lie. The rules
-// are in diverse.h.
+// Group diverse beam search, one block a sentence: all threads find and sort the candidates of a
+// group, one does the bookkeeping, and all copy where the histories lie. The rules are in
+// diverse.h.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/types.h"
 #include "kernels/cuda/vector.cuh"
@@ -21,7 +21,7 @@ __device__ void step_group(const BeamGroup<T>& group, Queue queue) {
   }
   const int places = group.places();
   for (int place = threadIdx.x; place < places; place += kThreads) {
-    const Candidate next = group.contender(place, [](T x) { return cuda::to_float(x); });
+    const Candidate next = group.candidate(place, [](T x) { return cuda::to_float(x); });
     queue.keys[place] = next.id < 0 ? static_cast<Key>(place) : key_of(next.value, next.id);
   }
   __syncthreads();

@@ -38,12 +38,12 @@ struct BeamGroup {
     return sentence.config.forces(sentence.active.number);
   }
 
-  // What contends stands in places: of each beam its best, then what earlier groups have taken.
+  // Candidates stand in places: of each beam its best, then what earlier groups have taken.
   DECODING_EVERYWHERE int places() const { return size * (p.k + first); }
 
   // id -1 where nothing stands in a place.
   template <typename ToFloat>
-  DECODING_EVERYWHERE Candidate contender(int place, ToFloat&& to_float) const {
+  DECODING_EVERYWHERE Candidate candidate(int place, ToFloat&& to_float) const {
     const int beam = first + place / (p.k + first), c = place % (p.k + first);
     const int64_t row = sentence.row(beam);
     const float sum = sentence.s.sums[sentence.slot(beam)];
