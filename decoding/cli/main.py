@@ -9,6 +9,7 @@ Commands import the library when they run: help, the version and mistakes in arg
 
 from __future__ import annotations
 
+import _weakrefset
 import contextlib
 import math
 import os
@@ -31,7 +32,12 @@ from decoding.common import starting
 SAME = 1.0  # seconds from a Ctrl-C to one that is another
 LATER = 0.02  # seconds to the next look whether an exception would get through
 # Files whose frames would lose an exception; the first is that of imports.
-UNINTERRUPTIBLE = ("<frozen importlib._bootstrap>", weakref.__file__, starting.__file__)
+UNINTERRUPTIBLE = (
+    "<frozen importlib._bootstrap>",
+    weakref.__file__,
+    _weakrefset.__file__,
+    starting.__file__,
+)
 # Each is a module of decoding.cli with add_arguments() and run().
 COMMANDS = {
     "translate": "translate text line by line",

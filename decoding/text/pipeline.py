@@ -87,8 +87,9 @@ class Ahead(Generic[T]):
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Waits for the thread's end, behind stop()."""
-        self._thread.join(JOIN)
+        """Waits for the end of the thread, if it runs, behind stop()."""
+        if self._thread.is_alive():
+            self._thread.join(JOIN)
 
     def _take(self) -> None:
         try:
@@ -149,9 +150,9 @@ class Pipeline(Generic[B]):
         found = Ahead(self._outputs(self._ahead), self._room, lambda pair: pair[0].rows)
         threads = (self._ahead, found)
         end = weakref.finalize(self, stop, threads, self._begun)  # also where the program ends
-        for thread in threads:  # once each can be asked
-            thread.start()
         try:
+            for thread in threads:  # once each can be asked
+                thread.start()
             yield from found
         finally:
             end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Generator
@@ -10,7 +11,7 @@ import pytest
 
 from decoding.common.phases import Phases
 from decoding.generation import batching
-from decoding.text.pipeline import RUNNING, Pipeline
+from decoding.text.pipeline import RUNNING, Ahead, Pipeline
 
 
 class Batch:
@@ -85,6 +86,23 @@ def test_who_stops_cancels_what_was_started() -> None:
     assert threading.active_count() == threads
     done = sum(not batch.cancelled.is_set() for batch in begun)
     assert all(batch.cancelled.is_set() for batch in begun[done:]) and len(begun) > done
+
+
+@pytest.mark.parametrize("running", [0, 1])
+def test_ctrl_c_while_threads_start(running: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not started need not be waited for."""
+    start, starts = Ahead.start, itertools.count()
+
+    def interrupted(thread: Ahead[Batch]) -> None:
+        if next(starts) == running:
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(Ahead, "start", interrupted)
+    begun, threads = list[Batch](), threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        next(Pipeline[Batch]("cpu", Phases(), True).run(starting(begun, 99)))
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("apart", [True, False])
