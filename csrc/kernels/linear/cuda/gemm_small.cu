@@ -75,7 +75,6 @@ struct Outputs {
   }
 
   __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int first) {
-    if constexpr (S::kGated) return;
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) {
       const T* from = p.residual + at + first + i * S::kRowStep * stride;
@@ -142,7 +141,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) small_m_kernel(const 
     const int next = column + gridDim.y * S::kColumns;
     WeightFragment<T, S> coming;
     if (S::kLoops) coming.request(p, lane, next);
-    outputs.load_residual(p, column);
+    if constexpr (!S::kGated) outputs.load_residual(p, column);
     multiply(x, weights, lane, shared);
     __syncthreads();
     outputs.store(p, shared, weights, column);

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const Li
   }
   int stage = 0;
   for (int parity = 0;; parity ^= 1) {
-    outputs.load_residual(p, column);
+    if constexpr (!S::kGated) outputs.load_residual(p, column);
     float sums[2][S::kTiles][S::kRowTiles][4] = {};
     for (int step = 0; step < lane.steps; ++step) {
       const int k = step * kDepth;

@@ -219,7 +219,6 @@ struct Outputs {
   }
 
   __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int first) {
-    if constexpr (S::kGated) return;
 #pragma unroll
     for (int i = 0; i < S::kOwn; ++i) {
       const bool valid = p.residual != nullptr && has(p, i, first);
