@@ -21,6 +21,8 @@
 
 namespace decoding {
 
+constexpr int kRowAlignment = 8;  // elements: of each row of logits, for accesses of 16 bytes
+
 // The least of 1, 2, 3, 4, 6, 8, 12, ... that is not below `size`.
 inline int bucket_of(int size) {
   int power = 1;

@@ -15,9 +15,10 @@ namespace decoding {
 // A class, its requests' configs, and what the host hears of them.
 template <typename T>
 struct CudaClass : RequestClass<T> {
-  SearchConfig* search_config = nullptr;         // on the device
-  SentenceConfig* configs = nullptr;             // [R]
-  int32_t* words = nullptr;                      // [R, words]
+  SearchConfig* search_config = nullptr;  // on the device
+  SentenceConfig* configs = nullptr;      // [R]
+  int32_t* words = nullptr;               // [R, words_of_each]
+  int words_of_each;
   int32_t *running = nullptr, *steps = nullptr;  // [R], see report.h
   cuda::PinnedMemory host;
   StepState* host_state = nullptr;
@@ -27,7 +28,7 @@ struct CudaClass : RequestClass<T> {
   int captured_for = 0;
 
   CudaClass(Arena& arena, const ModelSpec& spec, int index, const Limits& all, int words_of_each)
-      : RequestClass<T>(arena, spec, index, all) {
+      : RequestClass<T>(arena, spec, index, all), words_of_each(words_of_each) {
     const int64_t rows = all.batch;
     search_config = reinterpret_cast<SearchConfig*>(
         arena.take<uint8_t>("search_config", {sizeof(SearchConfig)}));

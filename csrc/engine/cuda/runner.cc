@@ -12,8 +12,8 @@
 #include "engine/cuda/cache_types.h"
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/product_memory.h"
-#include "engine/cuda/request_class.h"
-#include "engine/cuda/staging.h"
+#include "engine/cuda/request_staging.h"
+#include "engine/cuda/runner_memory.h"
 #include "engine/cuda/steps.h"
 #include "engine/cuda/text_reader.h"
 #include "engine/host_pages.h"
@@ -23,9 +23,7 @@
 namespace decoding {
 namespace {
 
-constexpr int kRowAlignment = 8;       // elements: of each row of logits, for accesses of 16 bytes
 constexpr int kAhead = 2;              // steps that may wait behind the one that runs
-constexpr int kPlaces = 2;             // of a pass, for each row
 constexpr size_t kStaging = 32 << 20;  // bytes
 constexpr int kPagesOfLaunch = 16;     // that are copied in one launch
 
@@ -42,6 +40,7 @@ class CudaRunner : public Runner {
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, product_memory(weights), deterministic),
         collective_(std::move(collective)),
+        requests_(spec_, staging_),
         steps_(spec_, weights_, device_, matmul_, collective_.get()),
         reader_(spec_, weights_, memory_, all_, staging_) {
     check_split<T>(spec, collective_.get());
@@ -60,8 +59,7 @@ class CudaRunner : public Runner {
 
   Arena plan(const RunnerLimits& limits) const override {
     Arena arena;
-    CudaRunnerMemory<T, C> memory;
-    take(arena, limits, memory);
+    const CudaRunnerMemory<T, C> measured(arena, spec_, limits, matmul_);
     return arena;
   }
 
@@ -75,14 +73,13 @@ class CudaRunner : public Runner {
     steps_.clear();
     reader_.clear();
     Arena arena(pool, bytes);
-    take(arena, limits, memory_);
-    bind_overflow(overflow_, memory_.w, memory_.classes, spec_, limits_of(limits));
-    limits_ = limits;
-    all_ = limits_of(limits, kPlaces);
+    memory_ = CudaRunnerMemory<T, C>(arena, spec_, limits, matmul_);
+    bind_overflow(overflow_, memory_.w, memory_.classes, spec_, rows_of(limits));
+    all_ = places_of(limits);
     host_pages_ = HostPages<cuda::PinnedMemory>(memory_.cache.page_bytes());
     matmul_.workspace(memory_.products);
     const Workspace<T>& w = memory_.w;
-    clear(memory_.scratch.arrivals, arrivals_of(limits));
+    clear(memory_.scratch.arrivals, runner_arrivals(limits));
     clear_scratch(w);
     for (Class& c : memory_.classes) {
       c.take_host(limits.rows, limits.target + 1);
@@ -128,7 +125,8 @@ class CudaRunner : public Runner {
     cuda::SplitStream stream = this->stream();
     for (const Admitted* admitted : joining) {
       staging_.renew(stream);
-      stage_joining(*admitted);
+      overflow_.forget(class_of(admitted->slot).place_of(admitted->slot.sentence), 1);
+      requests_.join(class_of(admitted->slot), *admitted);
     }
     staging_.renew(stream);
     staging_.send(stream);
@@ -144,7 +142,7 @@ class CudaRunner : public Runner {
 
   void stop(Slot slot) override {
     const cuda::UseDevice use(device_.id);
-    const Class& c = memory_.classes[slot.request_class];
+    const Class& c = class_of(slot);
     CUDA_CHECK(cudaMemsetAsync(c.w.inputs.stop_now + slot.sentence, 1, sizeof(int32_t), handle_));
   }
 
@@ -153,40 +151,39 @@ class CudaRunner : public Runner {
     cuda::SplitStream stream = this->stream();
     staging_.renew(stream);
     for (const Extension& extension : extensions) {
-      stage_own_pages(*extension.admitted, extension.first);
+      const Admitted& admitted = *extension.admitted;
+      requests_.own_pages(class_of(admitted.slot), admitted, extension.first);
     }
     staging_.send(stream);
   }
 
   bool pause(Slot slot) override {
     const cuda::UseDevice use(device_.id);
-    Class& c = memory_.classes[slot.request_class];
+    Class& c = class_of(slot);
     auto [state, active] = fetch_active(c);
     if (c.has_ended(slot.sentence)) return false;
     std::erase_if(active, [&](const ActiveSentence& a) { return a.id == slot.sentence; });
     cuda::SplitStream stream = this->stream();
     staging_.renew(stream);
-    stage_active(c, state, active);
-    stage_one(c.running + slot.sentence, 0);
+    requests_.active(c, state, active);
+    requests_.running(c, slot.sentence, false);
     staging_.send(stream);
-    std::erase(c.sentences, slot.sentence);
     return true;
   }
 
   void resume(const Admitted& admitted, int steps) override {
     const cuda::UseDevice use(device_.id);
-    Class& c = memory_.classes[admitted.slot.request_class];
+    Class& c = class_of(admitted.slot);
     const int id = admitted.slot.sentence;
     const int before = admitted.request->own_before(spec_.encoder.has_value());
     auto [state, active] = fetch_active(c);
     active.push_back({id, steps + 1, before + steps});
     cuda::SplitStream stream = this->stream();
     staging_.renew(stream);
-    stage_active(c, state, active);
-    stage_own_pages(admitted, 0);
-    stage_one(c.running + id, 1);
+    requests_.active(c, state, active);
+    requests_.own_pages(c, admitted, 0);
+    requests_.running(c, id, true);
     staging_.send(stream);
-    c.sentences.push_back(id);
   }
 
   void save(std::span<const int32_t> pages, std::span<const int32_t> to) override {
@@ -223,7 +220,7 @@ class CudaRunner : public Runner {
 
   void await_ended(std::span<const Slot> slots) override {
     for (const Slot& slot : slots) {
-      Class& c = memory_.classes[slot.request_class];
+      Class& c = class_of(slot);
       while (!c.has_ended(slot.sentence)) {
         check_exchanges();
         check_alive();
@@ -234,14 +231,14 @@ class CudaRunner : public Runner {
   }
 
   void fetch(Slot slot, const Results& results) override {
-    const Class& c = memory_.classes[slot.request_class];
+    const Class& c = class_of(slot);
     const int steps = -c.reported_steps(slot.sentence);
     fetch_sentence(c.host_results(steps), slot.sentence, steps, 0,
                    c.from_first(slot.sentence, results));
   }
 
   int certain(Slot slot, const Results& results) override {
-    const Class& c = memory_.classes[slot.request_class];
+    const Class& c = class_of(slot);
     const int steps = c.reported_steps(slot.sentence);
     if (steps <= 0) return 0;  // its end tells all
     check_exchanges();
@@ -268,56 +265,15 @@ class CudaRunner : public Runner {
 
   std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }
   std::string first_overflow(const Admitted& admitted) const override {
-    const Class& c = memory_.classes[admitted.slot.request_class];
+    const Class& c = class_of(admitted.slot);
     return overflow_.first(admitted.shared_pages,
                            admitted.request->shared(spec_.encoder.has_value()),
                            c.place_of(admitted.slot.sentence));
   }
 
  private:
-  // All rows, as sentences of one row. A pass has more: each class may have nearly as many places
-  // again for sentences that have ended, or are yet to come.
-  static Limits limits_of(const RunnerLimits& limits, int places = 1) {
-    return {.batch = places * limits.rows,
-            .beams = 1,
-            .source = limits.source,
-            .prompt = limits.prompt,
-            .target = limits.target,
-            .candidates = limits.candidates,
-            .controls = 1,  // for the scores of processed requests
-            .tokens = limits.tokens,
-            .pages = limits.pages,
-            .input_rows = limits.classes * limits.rows};
-  }
-
-  void take(Arena& arena, const RunnerLimits& limits, CudaRunnerMemory<T, C>& memory) const {
-    const Limits all = limits_of(limits, kPlaces);
-    memory.w = Workspace<T>(
-        arena, spec_, all, kRowAlignment,
-        [&](auto& w) {
-          memory.cache = Cache<C>(arena, spec_, all);
-          StepScratch& scratch = memory.scratch = StepScratch(arena, all);
-          scratch.arrivals = arena.take<int32_t>("select_arrivals", {arrivals_of(limits)});
-          scratch.perturbed = arena.take<float>("perturbed", {all.rows(), w.logits_stride});
-          memory.products =
-              arena.take<uint8_t>("products", {static_cast<int64_t>(matmul_.bytes())});
-          memory.classes.clear();
-          memory.classes.reserve(limits.classes);
-          for (int i = 0; i < limits.classes; ++i) {
-            arena.prefixed("class " + std::to_string(i) + ": ", [&] {
-              memory.classes.emplace_back(arena, spec_, i, limits_of(limits), limits.words);
-            });
-          }
-        },
-        [&](auto& w) {
-          const auto scratch = split_scratch(spec_, all, matmul_.deterministic());
-          take_split_scratch(arena, scratch, spec_.decoder.head_dim, w);
-        });
-  }
-
-  static int64_t arrivals_of(const RunnerLimits& limits) {
-    return select_arrivals(limits_of(limits, kPlaces)) + limits.classes - 1;
-  }
+  Class& class_of(Slot slot) { return memory_.classes[slot.request_class]; }
+  const Class& class_of(Slot slot) const { return memory_.classes[slot.request_class]; }
 
   cuda::SplitStream stream() { return {handle_, device_, matmul_, collective_.get()}; }
 
@@ -334,35 +290,6 @@ class CudaRunner : public Runner {
                                  sizeof(T) * padding, all_.rows(), handle_));
   }
 
-  void stage_one(int32_t* to, int32_t value) { staging_.stage(to, &value, 1); }
-
-  // What a request brings to its class.
-  void stage_joining(const Admitted& admitted) {
-    Class& c = memory_.classes[admitted.slot.request_class];
-    const int id = admitted.slot.sentence;
-    const bool has_encoder = spec_.encoder.has_value();
-    overflow_.forget(c.place_of(id), 1);
-    stage_config(c, id, admitted.request->request);
-    const Inputs& in = c.w.inputs;
-    staging_.stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits),
-                   admitted.shared_pages);
-    stage_own_pages(admitted, 0);
-    stage_one(in.shared_lengths + id, admitted.request->shared(has_encoder));
-    stage_one(c.running + id, 1);
-    stage_one(c.steps + id, 0);
-    c.joining.push_back(joining_sentence(admitted, has_encoder));
-    c.report.reports[id] = {};
-    c.sentences.push_back(id);
-  }
-
-  // Those from `first` on.
-  void stage_own_pages(const Admitted& admitted, int first) {
-    const Class& c = memory_.classes[admitted.slot.request_class];
-    const int64_t list = int64_t{admitted.slot.sentence} * self_pages_of(spec_, c.limits);
-    staging_.stage(c.w.inputs.self_pages + list + first, admitted.own_pages.data() + first,
-                   admitted.own_pages.size() - first);
-  }
-
   // The active sentences of a class after all that was launched, whose ends have been told by then.
   std::pair<StepState, std::vector<ActiveSentence>> fetch_active(const Class& c) {
     const Inputs& in = c.w.inputs;
@@ -374,13 +301,6 @@ class CudaRunner : public Runner {
     CUDA_CHECK(cudaStreamSynchronize(handle_));
     active.resize(state.live_count);
     return {state, active};
-  }
-
-  void stage_active(Class& c, StepState state, const std::vector<ActiveSentence>& active) {
-    state.live_count = static_cast<int32_t>(active.size());
-    staging_.stage(c.w.inputs.state, &state, 1);
-    staging_.stage(c.w.inputs.active, active);
-    c.changed = true;
   }
 
   // Stages copies of pages and of those in the host's memory: copy(there, host, bytes).
@@ -395,14 +315,6 @@ class CudaRunner : public Runner {
       staging_.renew(stream);
       staging_.send(stream);
     }
-  }
-
-  void stage_config(const Class& c, int id, const Request& request) {
-    std::vector<int32_t> words(request.words.size());
-    const int32_t first = id * limits_.words;
-    const SentenceConfig config = place_config(request, first, words.data() - first);
-    staging_.stage(c.configs + id, &config, 1);
-    staging_.stage(c.words + first, words);
   }
 
   void check_exchanges() {
@@ -424,10 +336,10 @@ class CudaRunner : public Runner {
   cuda::Matmul matmul_;
   const std::shared_ptr<cuda::Collective> collective_;
   cudaStream_t handle_ = nullptr;
-  RunnerLimits limits_{};
   Limits all_{};
   CudaRunnerMemory<T, C> memory_;
   CudaStaging staging_;
+  CudaRequestStaging<T> requests_;
   OverflowMemory<cuda::PinnedMemory> overflow_;
   HostPages<cuda::PinnedMemory> host_pages_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last

@@ -30,7 +30,6 @@ namespace {
 // Steps that may wait behind the one that runs; what is launched behind a search's end is computed
 // in vain.
 constexpr int kAhead = 2;
-constexpr int kRowAlignment = 8;  // elements: of each row of logits, for accesses of 16 bytes
 
 template <typename T, typename C>
 class CudaSession : public Session {

@@ -12,23 +12,13 @@
 #include <vector>
 
 #include "engine/cuda/inputs.h"
-#include "engine/cuda/request_class.h"
+#include "engine/cuda/runner_memory.h"
 #include "engine/cuda/select.h"
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/split_stream.h"
 #include "kernels/linear/cuda/cublaslt/matmul.h"
 
 namespace decoding {
-
-// What the passes of a runner and its classes share.
-template <typename T, typename C>
-struct CudaRunnerMemory {
-  Workspace<T> w;
-  Cache<C> cache;
-  StepScratch scratch;
-  uint8_t* products = nullptr;
-  std::vector<CudaClass<T>> classes;
-};
 
 // What it is made from must outlive it.
 template <typename T, typename C>
