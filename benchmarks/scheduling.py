@@ -25,7 +25,7 @@ from decoding.compare.report.table import number
 from decoding.compare.timing import percentile
 
 Times = Iterator[tuple[str, list[float]]]  # what takes them, and seconds
-TOLD = ("at the end", "token by token")
+DELIVERY = ("at the end", "token by token")
 JOINS = ("all go on", "one joins, one leaves a step")
 KINDS: dict[str, Callable[[list[int]], Any]] = {
     "a tensor": torch.tensor,
@@ -58,9 +58,9 @@ class SchedulingRow(Environment, Conditions):
 
 def step_times(rows: Sequence[int], steps: int) -> Times:
     """From the end of a step to the next one, of an engine whose steps take no time."""
-    for count, joins, told in itertools.product(rows, JOINS, TOLD):
-        taken = scheduling_times(count, steps, churn=joins == JOINS[1], stream=told == TOLD[1])
-        yield f"a step of {count} rows, {joins}, told {told}", taken
+    for count, joins, when in itertools.product(rows, JOINS, DELIVERY):
+        taken = scheduling_times(count, steps, churn=joins == JOINS[1], stream=when == DELIVERY[1])
+        yield f"a step of {count} rows, {joins}, delivered {when}", taken
 
 
 def call_times(model: decoding.Model, calls: int) -> Times:

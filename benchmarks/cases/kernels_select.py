@@ -59,7 +59,7 @@ class SelectState:
         ints = {
             **{"first": batch, "stop_now": batch, "finished_count": batch},
             **{"done": batch, "fault": batch, "length": rows, "ids": rows, "at": rows},
-            **{"random_row": rows, "now": 2, "seen": 2, "tickets": batch * (beams + 1) + 1},
+            **{"random_row": rows, "now": 2, "seen": 2, "arrivals": batch * (beams + 1) + 1},
         }
         self.tensors = {name: place.ints([0] * size) for name, size in ints.items()}
         zeros = self.tensors["now"].new_zeros

@@ -8,7 +8,7 @@ namespace decoding {
 class Scheduler;
 
 void bind_engine(pybind11::module_& module);
-// In output.cc: all that a scheduler has told, as Engine.wait() returns it, and its types.
+// In output.cc: a scheduler's outputs, as Engine.wait() returns them, and its types.
 pybind11::list told_by(Scheduler& scheduler, double timeout);
 void bind_output(pybind11::module_& module);
 

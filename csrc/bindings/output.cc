@@ -1,4 +1,4 @@
-// decoding._C.Output: how a request ended, with its results as tables; and what an engine tells.
+// decoding._C.Output: how a request ended, with its results as tables; and an engine's outputs.
 #include "engine/scheduler/output.h"
 
 #include <pybind11/stl.h>
@@ -107,19 +107,19 @@ py::list told_by(Scheduler& scheduler, double timeout) {
     scheduler.wait(timeout, outputs);
   }
   HeldObjects::release_unused();  // of requests that have ended
-  py::list told;
+  py::list found;
   for (const NewTokens& made : outputs.tokens) {
-    told.append(py::make_tuple(made.id, token_lists(&outputs.words[made.begin], made.rows)));
+    found.append(py::make_tuple(made.id, token_lists(&outputs.words[made.begin], made.rows)));
   }
   for (Output& end : outputs.ends) {
     const int64_t id = end.id;
-    told.append(py::make_tuple(id, std::move(end)));
+    found.append(py::make_tuple(id, std::move(end)));
   }
   for (BatchOutput& batch : outputs.batches) {
     const int64_t id = batch.id;
-    told.append(py::make_tuple(id, std::move(batch)));
+    found.append(py::make_tuple(id, std::move(batch)));
   }
-  return told;
+  return found;
 }
 
 void bind_output(py::module_& module) {

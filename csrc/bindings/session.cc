@@ -231,14 +231,14 @@ void bind_limits(py::module_& module) {
           }));
 }
 
-constexpr double kLook = 0.1;  // seconds between two looks whether Ctrl-C was pressed
+constexpr double kPoll = 0.1;  // seconds between two checks whether Ctrl-C was pressed
 
 // Begins a call, which Ctrl-C ends while other ranks have not come to it.
 void begin(cpu::Collective& ranks, uint64_t digest) {
   ranks.begin(digest);
   const auto wait = [&] {
     const Unlocked release;
-    return ranks.wait(kLook);
+    return ranks.wait(kPoll);
   };
   while (!wait()) {
     if (PyErr_CheckSignals() == 0) continue;

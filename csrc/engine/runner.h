@@ -1,6 +1,6 @@
 // Steps of sentences that come and go, each with options of its own: continuous batching (Yu et al.
-// 2022, Orca). It is told what to do between two steps, by engine/scheduler; what waits, what fits
-// and in which pages, is decided there.
+// 2022, Orca). engine/scheduler says what to do between two steps: what waits, what fits and
+// in which pages is decided there.
 #pragma once
 
 #include <algorithm>
@@ -104,7 +104,7 @@ class Runner {
   virtual void read(std::span<const ReadPart> parts) = 0;
   // Requests whose shared positions have been read take part in the next step.
   virtual void join(std::span<const Admitted* const> joining) = 0;
-  // Its next step is its last. Then it is told among those that have ended.
+  // Its next step is its last. Then it is reported among those that have ended.
   virtual void stop(Slot slot) = 0;
 
   // A request must have own pages for all positions that a step writes.
@@ -129,7 +129,7 @@ class Runner {
   virtual void fetch(Slot slot, const Results& results) = 0;
   // The tokens of a request that has joined that are certain so far, from results.from on: those of
   // its rows, or where rows compete, as one row, what all that may still be the best begin with.
-  // Returns how many rows these are: 0 where it has ended, and its end tells all.
+  // Returns how many rows these are: 0 where it has ended, and its end reports all.
   virtual int certain(Slot slot, const Results& results) = 0;
 
   // Tables of stop strings lie where steps read them, here on the host: copies one, [to.size()],

@@ -44,7 +44,7 @@ class Served:
         self.gate = Gate(AHEAD * rows, *waits)
         self.alone = Gate(ALONE, *waits)  # of those that step alone, so that they stop no others
         self.metrics: ModelMetrics
-        self._streams = 0  # requests whose tokens are told as they come
+        self._streams = 0  # requests whose tokens are delivered as they come
 
     @property
     def waiting(self) -> int:

@@ -27,14 +27,14 @@ class RequestTokens(TokenStream):
 
     def emit(self, new: Tokens) -> None:
         if any(new):
-            wake(self._request.tell([new]))
+            wake(self._request.put([new]))
 
 
 @dataclass(eq=False)
 class Work:
     """A request and its call, which looks between any two steps whether it is over.
 
-    deadline: of time.monotonic(). stream: tell tokens as they come. look: is called whenever the
+    deadline: of time.monotonic(). stream: deliver tokens as they come. look: is called whenever the
     call looks.
     """
 
@@ -161,4 +161,4 @@ class Alone:
 
     def _tell(self, work: Work, end: CallEnd) -> None:
         del self._work[work.request.id]
-        wake(work.request.tell([end]))
+        wake(work.request.put([end]))

@@ -1,4 +1,4 @@
-"""Takes what an engine tells and hands it to its requests."""
+"""Takes the outputs of an engine and hands them to its requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from decoding import _C
 from decoding.serving.process import OwnProcess
-from decoding.serving.request import Told, Waiter, engine_failed, is_end, settle
+from decoding.serving.request import RequestOutput, Waiter, engine_failed, is_end, settle
 
 if TYPE_CHECKING:
     import asyncio
 
-WAIT = 0.1  # seconds, after which the thread looks whether the engine is closed
-PAUSE = 0.001  # seconds between two looks while it is being closed
+WAIT = 0.1  # seconds, after which the thread asks whether the engine is closed
+PAUSE = 0.001  # seconds between two polls while it is being closed
 
 
 class Listener(Protocol):
@@ -24,8 +24,8 @@ class Listener(Protocol):
 
     id: int  # the engine's number
 
-    def tell(self, told: list[Told]) -> Iterable[Waiter]:
-        """Takes news; returns who waited for them in an event loop."""
+    def put(self, outputs: list[RequestOutput]) -> Iterable[Waiter]:
+        """Returns who waited for them in an event loop."""
 
 
 class Dispatcher:
@@ -122,21 +122,21 @@ class Dispatcher:
             self._failure = error
             self._fail(error)
 
-    def _hand_out(self, outputs: Sequence[tuple[int, Told]]) -> None:
-        """outputs: the requests' ids, and what is told of each."""
-        told: dict[Listener, list[Told]] = {}
+    def _hand_out(self, outputs: Sequence[tuple[int, RequestOutput]]) -> None:
+        """outputs: of the requests with these ids."""
+        found: dict[Listener, list[RequestOutput]] = {}
         with self.lock:
-            for id, news in outputs:
-                told.setdefault(self._requests[id], []).append(news)
-            due = [waiter for request, news in told.items() for waiter in request.tell(news)]
-            self._forget(id for id, news in outputs if is_end(news))
+            for id, output in outputs:
+                found.setdefault(self._requests[id], []).append(output)
+            due = [waiter for request, own in found.items() for waiter in request.put(own)]
+            self._forget(id for id, output in outputs if is_end(output))
         wake(due)
 
     def _fail(self, error: BaseException) -> None:
         """Ends all requests."""
         with self.lock:
             left = dict(self._requests)
-            due = [waiter for request in left.values() for waiter in request.tell([error])]
+            due = [waiter for request in left.values() for waiter in request.put([error])]
             self._forget(left)
         wake(due)
 

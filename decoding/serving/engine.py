@@ -169,8 +169,8 @@ class Engine:
             attention_mask, decoder_input_ids: likewise [n] or [1, n].
             priority: requests of a higher one are admitted first, equals in their order.
             deadline: seconds from now. A request that is not done by then ends with TimeoutError.
-            stream: tell tokens as they are certain, for who iterates over the request; without it
-                they come in one piece at the end.
+            stream: deliver tokens once they are certain, for who iterates over the request; without
+                it they come in one piece at the end.
             salt: requests of different numbers share no cached keys and values, so that nobody can
                 measure what others have asked.
             options: those of generate(), and its other arguments, such as generation_config,

@@ -24,7 +24,7 @@ from decoding.generation.results import SubBatchResult
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.following import Following
 from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
-from decoding.serving.request import Told, Waiter, engine_failed
+from decoding.serving.request import RequestOutput, Waiter, engine_failed
 from decoding.serving.submission import steps_alone
 
 # Times the rows of a sub-batch that step at once; fewer where there is no memory for so many.
@@ -162,16 +162,16 @@ class StartedBatch:
 
     def __init__(self, sub: SubBatch, dispatcher: Dispatcher | Following) -> None:
         self._sub, self._dispatcher = sub, dispatcher
-        self._told: Told | None = None
+        self._output: RequestOutput | None = None
         self._over = threading.Event()
         self.id = -1  # once they are submitted
         request = sub.request
         texts = request.batch(stream=0)
         dispatcher.submit(self, request.options, texts, max_time=request.max_time, together=True)
 
-    def tell(self, told: list[Told]) -> list[Waiter]:
+    def put(self, outputs: list[RequestOutput]) -> list[Waiter]:
         """Takes the end. Nobody waits for it in an event loop."""
-        [self._told] = told
+        [self._output] = outputs
         self._over.set()
         return []
 
@@ -181,15 +181,15 @@ class StartedBatch:
         raise_if_set(cancel)
         while not self._over.wait(None if cancel is None else WAIT):
             raise_if_set(cancel)
-        told, fill = self._told, self._sub.request.fill
-        if isinstance(told, BaseException):
-            raise engine_failed(told)
-        assert isinstance(told, _C.BatchOutput)
-        if told.kind == "fault":
-            raise _C.Error(told.message)
-        if told.kind != "end":
+        output, fill = self._output, self._sub.request.fill
+        if isinstance(output, BaseException):
+            raise engine_failed(output)
+        assert isinstance(output, _C.BatchOutput)
+        if output.kind == "fault":
+            raise _C.Error(output.message)
+        if output.kind != "end":
             raise Cancelled("the call was cancelled")
-        results = EngineResults(*told.tables(fill), fill, step_scores=[], step_logits=[])
+        results = EngineResults(*output.tables(fill), fill, step_scores=[], step_logits=[])
         return SubBatchResult(self._sub.chosen, self._sub.prompt, results)
 
     def cancel(self) -> None:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result", bound="Tensor | GenerateOutput", covariant=True)
 # Of a request: new tokens, or its end; of several that were submitted together how they ended.
-Told = Tokens | End | _C.BatchOutput | BaseException
+RequestOutput = Tokens | End | _C.BatchOutput | BaseException
 
 
 class Waiter(NamedTuple):
-    """A coroutine that waits until so much has been told."""
+    """A coroutine that waits for so many outputs."""
 
     least: float
     loop: asyncio.AbstractEventLoop
@@ -72,7 +72,7 @@ class Request(Generic[Result]):
         "_owner",
         "_prompt",
         "_result",
-        "_told",
+        "_outputs",
         "_waiters",
         "id",
     )
@@ -89,7 +89,7 @@ class Request(Generic[Result]):
         self._form, self._prompt, self._owner = form, prompt, owner
         self._deadline, self._keeps = deadline, keeps
         self.id = -1  # the engine's number of it, once it is submitted
-        self._told: list[Told] = []  # the last one ends it
+        self._outputs: list[RequestOutput] = []  # the last one ends it
         self._result: Result | None = None  # once somebody has asked for it
         self._waiters: tuple[Waiter, ...] = ()
         self._changed: threading.Condition | None = None  # once a thread has waited
@@ -97,7 +97,7 @@ class Request(Generic[Result]):
     @property
     def done(self) -> bool:
         """Whether it has ended, in whichever way."""
-        return bool(self._told) and is_end(self._told[-1])
+        return bool(self._outputs) and is_end(self._outputs[-1])
 
     def result(self, timeout: float | None = None) -> Result:
         """What generate() returns for this sentence alone.
@@ -118,7 +118,7 @@ class Request(Generic[Result]):
     async def tokens(self) -> Tokens:
         """All tokens of each result, once it has ended. Raises as result()."""
         await self._reach(math.inf)
-        return rest(self._ended(self._told[-1]), [0] * self._returned)
+        return rest(self._ended(self._outputs[-1]), [0] * self._returned)
 
     def cancel(self) -> None:
         """Ends it within a few steps, unless it ends before. Afterwards it does nothing."""
@@ -132,7 +132,7 @@ class Request(Generic[Result]):
             tokens = self._tokens(index, index + 1, counts)
             if any(tokens):
                 yield tokens
-            if is_end(self._told[index]):
+            if is_end(self._outputs[index]):
                 return
 
     async def __aiter__(self) -> AsyncIterator[Tokens]:
@@ -142,21 +142,21 @@ class Request(Generic[Result]):
             tokens = self._tokens(index, index + 1, counts)
             if any(tokens):
                 yield tokens
-            if is_end(self._told[index]):
+            if is_end(self._outputs[index]):
                 return
 
     async def every(self, seconds: float | Callable[[], float]) -> AsyncIterator[Tokens]:
         """Tokens as they come, but in larger pieces: the first at once, then those of so many
         seconds together, and the last at the end. It wakes its event loop as seldom. seconds: or
         what says how many, after each piece."""
-        counts, told = [0] * self._returned, 0
+        counts, last = [0] * self._returned, 0
         while True:
-            await self._reach(told + 1)
-            first, told = told, len(self._told)
-            tokens = self._tokens(first, told, counts)
+            await self._reach(last + 1)
+            first, last = last, len(self._outputs)
+            tokens = self._tokens(first, last, counts)
             if any(tokens):
                 yield tokens
-            if is_end(self._told[told - 1]):
+            if is_end(self._outputs[last - 1]):
                 return
             await self._reach(math.inf, seconds() if callable(seconds) else seconds)
 
@@ -167,10 +167,10 @@ class Request(Generic[Result]):
     def __repr__(self) -> str:
         return f"Request({'done' if self.done else 'running'})"
 
-    def tell(self, told: list[Told]) -> list[Waiter]:
-        """Takes news of the engine's; returns who waited for them in an event loop."""
+    def put(self, outputs: list[RequestOutput]) -> list[Waiter]:
+        """Takes outputs of the engine; returns who waited for them in an event loop."""
         with self._owner.lock:
-            self._told += told
+            self._outputs += outputs
             if self._changed is not None:
                 self._changed.notify_all()
             due = [waiter for waiter in self._waiters if self._reached(waiter.least)]
@@ -179,10 +179,10 @@ class Request(Generic[Result]):
             return due
 
     def _reached(self, count: float) -> bool:
-        return self.done or len(self._told) >= count
+        return self.done or len(self._outputs) >= count
 
     def _wait(self, count: float, timeout: float | None = None) -> bool:
-        """Waits until so much has been told, or it has ended; False where time is up before."""
+        """Waits for so many outputs, or its end; False where time is up before."""
         if self._reached(count):
             return True
         self._owner.process.check()
@@ -220,11 +220,11 @@ class Request(Generic[Result]):
         return self._form.strategy.returned
 
     def _tokens(self, first: int, last: int, counts: list[int]) -> Tokens:
-        """Each result's tokens of the news [first, last), in lists of the reader's own. counts:
+        """Each result's tokens of the outputs [first, last), in lists of the reader's own. counts:
         those that came before, to which it adds."""
-        told: list[Any] = self._told[first:last]
-        end = told.pop() if is_end(told[-1]) else None
-        tokens = [list(itertools.chain(*news)) for news in zip(*told, strict=True)]
+        outputs: list[Any] = self._outputs[first:last]
+        end = outputs.pop() if is_end(outputs[-1]) else None
+        tokens = [list(itertools.chain(*new)) for new in zip(*outputs, strict=True)]
         tokens = tokens or [[] for _ in counts]
         for row, new in enumerate(tokens):
             counts[row] += len(new)
@@ -235,11 +235,11 @@ class Request(Generic[Result]):
 
     def _found(self) -> Result:
         if self._result is None:
-            end = self._ended(self._told[-1])
+            end = self._ended(self._outputs[-1])
             self._result = cast(Result, result_of(end, self._form, self._prompt))
         return self._result
 
-    def _ended(self, end: Told) -> End:
+    def _ended(self, end: RequestOutput) -> End:
         """The end that has results; raises what another one means."""
         assert not isinstance(end, list | _C.BatchOutput), "it ends no request"
         if isinstance(end, BaseException):
@@ -271,5 +271,5 @@ def settle(futures: Iterable[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-def is_end(told: Told) -> bool:
-    return not isinstance(told, list)
+def is_end(output: RequestOutput) -> bool:
+    return not isinstance(output, list)

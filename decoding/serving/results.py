@@ -84,15 +84,15 @@ def filled(rows: Array, lengths: Array, fill: int) -> Array:
 
 
 def rest(end: End, counts: list[int]) -> Tokens:
-    """The tokens of each result behind those that have been told. counts: how many these are.
+    """The tokens of each result behind those that have been delivered. counts: how many these are.
 
     Raises Error where the result is the empty row that transformers returns once the scores of all
     beams are below its -1e9: only a model whose numbers overflow comes to that.
     """
     tokens, lengths = end.tokens.tolist(), end.lengths.tolist()
-    if any(told > length for told, length in zip(counts, lengths[: len(counts)], strict=True)):
+    if any(count > length for count, length in zip(counts, lengths[: len(counts)], strict=True)):
         raise _C.Error(
             "the tokens that were streamed are not the result's, which is empty: the scores of all "
             "beams fell below -1e9. The model's numbers overflow; remove_invalid_values hides that"
         )
-    return [tokens[row][told : lengths[row]] for row, told in enumerate(counts)]
+    return [tokens[row][count : lengths[row]] for row, count in enumerate(counts)]

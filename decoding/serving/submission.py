@@ -26,7 +26,7 @@ SMALLER = {
 
 
 def check_submitted(call: Call, stream: bool) -> None:
-    """Raises ValueError for several sentences, and for tokens that cannot be told as they come.
+    """Raises ValueError for several sentences, and where tokens cannot be delivered as they come.
     stream: to who iterates over the request."""
     if len(call.prompt) != 1:
         raise ValueError(
@@ -36,7 +36,7 @@ def check_submitted(call: Call, stream: bool) -> None:
     if stream:
         check_streamed(call.config)
         if call.listener is not None:
-            raise ValueError("streamer and stream=True both tell tokens: pass one of them")
+            raise ValueError("streamer and stream=True both deliver tokens: pass one of them")
 
 
 def steps_alone(call: Call) -> bool:

@@ -32,8 +32,8 @@ def answer(model: decoding.Model, case: Case) -> str:
         scored = model.score(rows, labels)
         return line([scored.mask], [scored.token_logprobs])
     if case.method == "stream":
-        news = list(model.stream(rows, max_new_tokens=10, **one_result(case.options)))
-        return f"{digest([repr(news).encode()])} - -"
+        pieces = list(model.stream(rows, max_new_tokens=10, **one_result(case.options)))
+        return f"{digest([repr(pieces).encode()])} - -"
     options: dict[str, Any] = {"input_ids": rows, "max_new_tokens": 10, "output_scores": True}
     if "min_length" in case.options:
         options |= {"max_new_tokens": None, "max_length": 20}

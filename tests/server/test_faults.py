@@ -66,7 +66,7 @@ class LostEngine(ToldEngine):
     """A compiled engine that fails with the first request."""
 
     def submit(self, options: Any, batch: Any, **how: Any) -> int:
-        self.news.put(decoding.Error("the GPU is lost"))
+        self.outputs.put(decoding.Error("the GPU is lost"))
         return super().submit(options, batch, **how)
 
 

@@ -157,7 +157,7 @@ def test_a_streamer() -> None:
     found = engine("gpt2").submit([5, 6], streamer=one, **GREEDY).result(60)
     assert_same(found, ours("gpt2").generate([[5, 6]], streamer=other, **GREEDY))
     assert one.got == other.got and one.ended == other.ended == 1
-    with pytest.raises(ValueError, match="streamer and stream=True both tell tokens"):
+    with pytest.raises(ValueError, match="streamer and stream=True both deliver tokens"):
         engine("gpt2").submit([5, 6], streamer=one, stream=True, **GREEDY)
 
 

@@ -1,4 +1,4 @@
-"""What Python does with the news of a compiled engine: with one that tells what a test says."""
+"""What Python does with the outputs of a compiled engine: with one that says what a test wants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ToldEngine:
     """Has the methods of _C.Engine that a dispatcher calls."""
 
     def __init__(self) -> None:
-        self.news: queue.SimpleQueue[list[tuple[int, Any]] | Exception] = queue.SimpleQueue()
+        self.outputs: queue.SimpleQueue[list[tuple[int, Any]] | Exception] = queue.SimpleQueue()
         self.called: list[Any] = []
         self.submitted = 0
 
@@ -33,12 +33,12 @@ class ToldEngine:
 
     def wait(self, timeout: float) -> list[tuple[int, Any]]:
         try:
-            news = self.news.get(timeout=timeout) if timeout else self.news.get_nowait()
+            outputs = self.outputs.get(timeout=timeout) if timeout else self.outputs.get_nowait()
         except queue.Empty:
             return []
-        if isinstance(news, Exception):
-            raise news
-        return news
+        if isinstance(outputs, Exception):
+            raise outputs
+        return outputs
 
     def cancel(self, id: int) -> None:
         self.called.append(("cancel", id))
@@ -88,10 +88,10 @@ def test_a_batch_of_news_wakes_a_loop_once() -> None:
         tasks = [asyncio.ensure_future(streamed(request)) for request in requests]
         for step in range(4):
             await asyncio.sleep(0.01)
-            news: list[tuple[int, Any]] = [(request.id, [[step]]) for request in requests]
+            outputs: list[tuple[int, Any]] = [(request.id, [[step]]) for request in requests]
             if step == 3:
-                news += [end(request.id, "end", [0, 1, 2, 3]) for request in requests]
-            engine.news.put(news)
+                outputs += [end(request.id, "end", [0, 1, 2, 3]) for request in requests]
+            engine.outputs.put(outputs)
         assert await asyncio.gather(*tasks) == [[0, 1, 2, 3]] * 20
 
     async def streamed(request: Request[Any]) -> list[int]:
@@ -106,9 +106,9 @@ def test_rows_of_different_lengths_and_the_rest_at_the_end() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)
     request = submitted(dispatcher, do_sample=True, num_return_sequences=3)
-    engine.news.put([(1, [[7], [8], []])])
-    engine.news.put([(1, [[], [9, 9], []])])
-    engine.news.put([end(1, "end", [7, 4], [8, 9, 9], [5])])
+    engine.outputs.put([(1, [[7], [8], []])])
+    engine.outputs.put([(1, [[], [9, 9], []])])
+    engine.outputs.put([end(1, "end", [7, 4], [8, 9, 9], [5])])
     first = next(iter(request))
     first[0].append(99)  # which is this reader's
     assert list(request) == [[[7], [8], []], [[], [9, 9], []], [[4], [], [5]]]
@@ -122,7 +122,7 @@ def test_rows_without_tokens() -> None:
     dispatcher = dispatcher_of(engine)
     options: dict[str, Any] = {"num_beams": 2, "return_dict_in_generate": True}
     request = submitted(dispatcher, **options)
-    engine.news.put([end(1, "end", [], [])])
+    engine.outputs.put([end(1, "end", [], [])])
     found = request.result(60)
     assert found.sequences.tolist() == [[5, 6]] and found.beam_indices.shape == (1, 0)
     dispatcher.close(drain=True)
@@ -132,8 +132,8 @@ def test_all_requests_hear_of_a_failure_of_the_engine() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)
     requests = [submitted(dispatcher, do_sample=True, seed=i) for i in range(3)]
-    engine.news.put([end(2, "end", [4])])
-    engine.news.put(_C.Error("the GPU is lost"))
+    engine.outputs.put([end(2, "end", [4])])
+    engine.outputs.put(_C.Error("the GPU is lost"))
     assert requests[1].result(60).shape == (1, 3)
     for request in (requests[0], requests[2]):
         with pytest.raises(decoding.Error, match="the engine failed: the GPU is lost"):
@@ -192,7 +192,7 @@ def test_what_is_told_after_the_close_is_heard() -> None:
 
     def close(drain: bool) -> None:
         for request in requests:
-            engine.news.put([end(request.id, "cancelled")])
+            engine.outputs.put([end(request.id, "cancelled")])
 
     cast(Any, engine).close = close
     dispatcher.close(drain=False)
@@ -207,7 +207,7 @@ def test_what_is_cancelled_is_asked_for_once_it_is_there() -> None:
     request = submitted(dispatcher)
     request.cancel()
     assert engine.called[-1] == ("cancel", request.id)
-    engine.news.put([end(request.id, "end", [3])])  # it was faster
+    engine.outputs.put([end(request.id, "end", [3])])  # it was faster
     assert request.result(60).tolist() == [[5, 6, 3]]
     asked = len(engine.called)
     request.cancel()
@@ -219,7 +219,7 @@ def test_a_fault_has_the_engines_words() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)
     request = submitted(dispatcher)
-    engine.news.put([end(request.id, "fault", message="the logits are sick")])
+    engine.outputs.put([end(request.id, "fault", message="the logits are sick")])
     with pytest.raises(decoding.Error, match="^the logits are sick$"):
         request.result(60)
     dispatcher.close(drain=True)
@@ -233,12 +233,12 @@ def test_tokens_of_a_while_come_together() -> None:
 
     async def main() -> None:
         pieces = request.every(0.05)
-        engine.news.put([(1, [[7], []])])
+        engine.outputs.put([(1, [[7], []])])
         assert await anext(pieces) == [[7], []]
-        for told in ([[8], [3]], [[9], []]):
-            engine.news.put([(1, told)])
+        for new in ([[8], [3]], [[9], []]):
+            engine.outputs.put([(1, new)])
         assert await asyncio.wait_for(anext(pieces), 5) == [[8, 9], [3]]
-        engine.news.put([(1, [[], [4]])])
+        engine.outputs.put([(1, [[], [4]])])
         assert await asyncio.wait_for(anext(pieces), 5) == [[], [4]]
         following = asyncio.ensure_future(anext(request.every(3600)))
         assert await following == [[7, 8, 9], [3, 4]], "all that is known, for a new reader"
@@ -247,7 +247,7 @@ def test_tokens_of_a_while_come_together() -> None:
         assert not request._waiters
 
     async def hurried(pieces: Any) -> Any:
-        engine.news.put([end(1, "end", [7, 8, 9, 5], [3, 4, 6])])
+        engine.outputs.put([end(1, "end", [7, 8, 9, 5], [3, 4, 6])])
         async for piece in pieces:
             yield piece
 
@@ -263,7 +263,7 @@ def test_the_length_of_a_while_may_change() -> None:
     async def main() -> None:
         pieces = request.every(lambda: whiles.pop())
         for token in (7, 8, 9):
-            engine.news.put([(1, [[token]])])
+            engine.outputs.put([(1, [[token]])])
             assert await asyncio.wait_for(anext(pieces), 5) == [[token]]
         assert not whiles, "it was asked for after each piece"
 
@@ -278,35 +278,35 @@ def test_the_end_does_not_wait_for_the_moment() -> None:
 
     async def main() -> list[Any]:
         pieces = request.every(3600)
-        engine.news.put([(1, [[7]])])
+        engine.outputs.put([(1, [[7]])])
         found = [await anext(pieces)]
-        engine.news.put([(1, [[8]])])
-        asyncio.get_running_loop().call_later(0.01, engine.news.put, [end(1, "end", [7, 8, 9])])
+        engine.outputs.put([(1, [[8]])])
+        asyncio.get_running_loop().call_later(0.01, engine.outputs.put, [end(1, "end", [7, 8, 9])])
         return found + [piece async for piece in pieces]
 
     assert asyncio.run(asyncio.wait_for(main(), 30)) == [[[7]], [[8, 9]]]
     dispatcher.close(drain=True)
 
 
-def told(engine: FakeEngine, count: int) -> list[tuple[int, Any]]:
-    """The next so many news."""
-    news: list[tuple[int, Any]] = []
-    while len(news) < count:
-        news += engine.wait(60)
-    return news
+def outputs_of(engine: FakeEngine, count: int) -> list[tuple[int, Any]]:
+    """The next so many outputs."""
+    outputs: list[tuple[int, Any]] = []
+    while len(outputs) < count:
+        outputs += engine.wait(60)
+    return outputs
 
 
 def test_requests_that_were_submitted_together_are_told_together() -> None:
     engine = FakeEngine(rows=2, pages=40)
     alone, together = engine.submit(steps=30), engine.submit_together([3, 1, 2])
-    news = dict(told(engine, 2))
-    batch = news[together]
+    outputs = dict(outputs_of(engine, 2))
+    batch = outputs[together]
     assert batch.id == together and batch.kind == "end" and batch.message == ""
     tokens, lengths, scores, sums, parents = batch.tables(fill=-7)
     assert tokens.tolist() == [[[0, 1, 2]], [[0, -7, -7]], [[0, 1, -7]]]
     assert lengths.tolist() == [[3], [1], [2]] and scores.shape == sums.shape == (3, 1)
     assert (parents == -1).tolist() == (tokens == -7).tolist()
-    assert news[alone].tokens.shape == (1, 30)
+    assert outputs[alone].tokens.shape == (1, 30)
     engine.close(drain=True)
 
 
@@ -318,7 +318,7 @@ def test_one_call_cancels_all_that_were_submitted_together(closed: bool) -> None
         engine.close(drain=False)
     else:
         engine.cancel(batch)
-    [(id, end)] = told(engine, 1)
+    [(id, end)] = outputs_of(engine, 1)
     assert (id, end.kind) == (batch, "cancelled")
     with pytest.raises(decoding.Error, match="has not come to its end"):
         end.tables(fill=0)

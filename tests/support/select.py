@@ -130,7 +130,7 @@ class Search:
             "group_sum": torch.full((slots, groups), math.nan).cuda(),
             "lse": torch.full((slots,), math.nan).cuda(),
             "best": full(slots, self.m, 2).cuda(),
-            "tickets": zeros(batch * (beams + 1) + 1).cuda(),
+            "arrivals": zeros(batch * (beams + 1) + 1).cuda(),
             "config": torch.zeros(65536 + 512 * batch + 4 * self.vocab, dtype=torch.uint8).cuda(),
             "stop_now": zeros(batch).cuda(),
         }
@@ -225,7 +225,7 @@ class Search:
                 continue
             assert torch.equal(ours[name][part], expected[part]), name
         assert torch.equal(ours["seen"], before if self.live_count else ours["now"])
-        assert not ours["tickets"].any()
+        assert not ours["arrivals"].any()
 
     def run(self, style: str, seed: int = 0) -> None:
         """To the end, on logits that have nothing to do with the tokens."""

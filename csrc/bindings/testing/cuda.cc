@@ -196,7 +196,7 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
                .group_sum = floats("group_sum"),
                .lse = floats("lse"),
                .best = reinterpret_cast<Candidate*>(ints("best")),
-               .arrivals = ints("tickets"),
+               .arrivals = ints("arrivals"),
                .sentences = static_cast<int>(shape[0] / beams),
                .beams = beams,
                .m = m,

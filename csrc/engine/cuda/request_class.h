@@ -49,7 +49,7 @@ struct CudaClass : RequestClass<T> {
   }
 
   const SentenceReport& report_of(int id) const { return report.reports[id]; }
-  // As SentenceReport has it; what it tells of is there when this returns.
+  // As SentenceReport has it; what it reports is there when this returns.
   int reported_steps(int id) const {
     const int steps = *static_cast<volatile const int32_t*>(&report_of(id).steps);
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -67,7 +67,7 @@ struct CudaClass : RequestClass<T> {
             this->config.max_finished};
   }
 
-  // What is to be told of its sentences, when it has been opened.
+  // What is to be reported of its sentences, when it has been opened.
   void fill_report() {
     const Inputs& in = this->w.inputs;
     report.running = running;

@@ -1,5 +1,5 @@
 // The runner on a GPU. The host only launches: what joins is staged in memory that the GPU reads,
-// and what the GPU has to tell it writes to the host's.
+// and what the GPU reports it writes to the host's.
 #include "engine/runner.h"
 
 #include <algorithm>
@@ -240,7 +240,7 @@ class CudaRunner : public Runner {
   int certain(Slot slot, const Results& results) override {
     const Class& c = class_of(slot);
     const int steps = c.reported_steps(slot.sentence);
-    if (steps <= 0) return 0;  // its end tells all
+    if (steps <= 0) return 0;  // its end reports all
     check_exchanges();
     const int finished = c.report_of(slot.sentence).finished_count[(steps - 1) % kReportedSteps];
     return fetch_certain(c.host_results(steps), slot.sentence, steps, finished,
@@ -290,7 +290,7 @@ class CudaRunner : public Runner {
                                  sizeof(T) * padding, all_.rows(), handle_));
   }
 
-  // The active sentences of a class after all that was launched, whose ends have been told by then.
+  // The active sentences of a class after all that was launched, whose ends are reported by then.
   std::pair<StepState, std::vector<ActiveSentence>> fetch_active(const Class& c) {
     const Inputs& in = c.w.inputs;
     StepState state;
@@ -323,7 +323,7 @@ class CudaRunner : public Runner {
 
   // A GPU that is lost would never say so by itself.
   void check_alive() {
-    if (++looks_ % 1024 != 0) return;
+    if (++polls_ % 1024 != 0) return;
     const cudaError_t state = cudaStreamQuery(handle_);
     CHECK(state == cudaSuccess || state == cudaErrorNotReady, "CUDA: ", cudaGetErrorString(state),
           cuda::advice(state));
@@ -345,7 +345,7 @@ class CudaRunner : public Runner {
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
   CudaSteps<T, C> steps_;
   CudaTextReader<T, C> reader_;
-  int64_t launched_ = 0, looks_ = 0;
+  int64_t launched_ = 0, polls_ = 0;
 };
 
 }  // namespace

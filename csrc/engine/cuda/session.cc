@@ -1,5 +1,5 @@
 // The session on a GPU. A call's inputs go over in one copy and its results come back in one go;
-// between them the host only launches captured steps, and looks at one word of its own memory to
+// between them the host only launches captured steps, and polls one word of its own memory to
 // see how far they have come.
 #include "engine/session.h"
 
@@ -293,8 +293,8 @@ class CudaSession : public Session {
   // Waits until `steps` steps have ended; returns how many sentences went on then, or later. The
   // stream is asked now and then, since a GPU that is lost would never say so by itself.
   int wait_for(int steps) const {
-    for (int looks = 1; host_state_->number - 1 < steps && host_state_->live_count > 0; ++looks) {
-      if (looks % 4096 != 0) continue;
+    for (int polls = 1; host_state_->number - 1 < steps && host_state_->live_count > 0; ++polls) {
+      if (polls % 4096 != 0) continue;
       const cudaError_t state = cudaStreamQuery(stream_);
       if (state == cudaErrorNotReady) continue;
       CHECK(state == cudaSuccess, "CUDA: ", cudaGetErrorString(state), cuda::advice(state));

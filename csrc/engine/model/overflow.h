@@ -58,7 +58,7 @@ struct OverflowView {
   }
 };
 
-// Looks at one tensor of the rows that `params` tells of, if at any.
+// Looks at one tensor of the rows that `params` names, if at any.
 template <typename T, typename Stream>
 void look(Stream& stream, const OverflowView& view, int tensor, OverflowParams<T> params) {
   if (view.counts == nullptr) return;
@@ -68,7 +68,7 @@ void look(Stream& stream, const OverflowView& view, int tensor, OverflowParams<T
 }
 
 // The memory, and what it says. Memory: made for a number of bytes, which data() points to and
-// passes write to; none: nobody looks.
+// passes write to; none: nothing is checked.
 template <typename Memory>
 class OverflowMemory {
  public:
@@ -81,31 +81,32 @@ class OverflowMemory {
   explicit OverflowMemory(const ModelSpec& spec)
       : OverflowMemory(spec.encoder ? spec.encoder->layers : 0, spec.decoder.layers) {}
 
-  bool looks() const { return layers_ > 0; }
+  bool is_on() const { return layers_ > 0; }
 
   // For other limits. cells: of the cache. Nothing may be running.
   void bind(int64_t cells, int64_t sentences) {
-    if (!looks()) return;
+    if (!is_on()) return;
     cells_ = cells;
     first_ = zeros(sizeof(int32_t) * (cells + sentences));
   }
 
   // sentence: from which on sentences are counted.
   OverflowView view(int64_t sentence = 0) const {
-    if (!looks()) return {};
+    if (!is_on()) return {};
     return {counts(), firsts(), firsts() + cells_ + sentence, encoder_};
   }
 
   // Nothing has been found of these sentences in steps.
   void forget(int64_t sentence, int64_t count) {
-    if (looks()) std::fill_n(firsts() + cells_ + sentence, count, 0);
+    if (is_on()) std::fill_n(firsts() + cells_ + sentence, count, 0);
   }
 
-  // The first tensor that was not finite; "" where nobody looks. pages, shared: a request's shared
-  // ones, and the positions in them. sentences: those in which its steps were found, from `first`.
+  // The first tensor that was not finite; "" where none is checked. pages, shared: a request's
+  // shared ones, and the positions in them. sentences: those in which its steps were found, from
+  // `first`.
   std::string first(std::span<const int32_t> pages, int shared, int64_t first,
                     int64_t sentences = 1) const {
-    if (!looks()) return "";
+    if (!is_on()) return "";
     int32_t found = 0;
     const auto take = [&](int32_t tensor) {
       if (tensor != 0 && (found == 0 || tensor < found)) found = tensor;

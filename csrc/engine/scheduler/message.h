@@ -1,4 +1,4 @@
-// What rank 0 tells the other ranks, as bytes: all of them are processes of one program on one
+// What rank 0 sends to the other ranks, as bytes: all of them are processes of one program on one
 // machine.
 #pragma once
 

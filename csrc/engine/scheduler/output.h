@@ -49,9 +49,9 @@ struct NewTokens {
   size_t begin;  // among the words: of each row their number, and then themselves
 };
 
-// What has happened since callers were told last: tokens, and then ends, of single requests and of
-// those that were submitted together. A request's tokens come before its end. All is appended to a
-// few arrays, whose memory is used again.
+// What has happened since callers took outputs last: tokens, and then ends, of single requests and
+// of those that were submitted together. A request's tokens come before its end. All is appended to
+// a few arrays, whose memory is used again.
 struct Outputs {
   std::vector<NewTokens> tokens;
   std::vector<int32_t> words;

@@ -43,7 +43,8 @@ class Overcommit {
   void resume();
   // A step of the runner, before which each request gets the pages that it needs.
   bool step();
-  // One that has joined is to end at once. False: it has ended by itself, which is yet to be told.
+  // One that has joined is to end at once. False: it has ended by itself, which is yet to be
+  // reported.
   bool leave(int64_t id);
   // One that was admitted is forgotten; its own pages are released next.
   void end(int64_t id);

@@ -16,7 +16,7 @@
 namespace decoding {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};  // between two looks at ranks, with nothing to do
+constexpr std::chrono::milliseconds kPoll{100};  // between two checks of ranks, with nothing to do
 
 }  // namespace
 
@@ -131,7 +131,7 @@ void Scheduler::run() {
       const auto has_work = [&] {
         return !entries_.empty() || !submitted_.empty() || !cancelled_.empty() || closing_;
       };
-      while (!mail_came_.wait_for(lock, kLook, has_work)) runner_.check_ranks();
+      while (!mail_came_.wait_for(lock, kPoll, has_work)) runner_.check_ranks();
       if (closing_ && (!drains_ || (entries_.empty() && submitted_.empty()))) break;
       take_mail(lock);
       {
@@ -187,7 +187,7 @@ void Scheduler::collect() {
     const int64_t id = id_of_[ended.slot.request_class][ended.slot.sentence];
     Entry& entry = entries_.at(id);
     if (entry.leaves) {
-      // It has been told.
+      // It has been reported.
     } else if (ended.fault != 0) {
       // What its text left may be what was not finite: the next one computes it anew.
       cache_.forget(entry.admitted.shared_pages);
@@ -223,7 +223,7 @@ void Scheduler::end_stream(int64_t id) {
   std::erase_if(streams_, [&](const Stream& stream) { return stream.id == id; });
 }
 
-// Tells those who listen which tokens have become certain.
+// Delivers the tokens that have become certain.
 void Scheduler::stream() {
   Results certain = certain_.results();
   for (Stream& stream : streams_) {
@@ -292,19 +292,19 @@ void Scheduler::publish() {
   const bool is_first = outputs_.empty();
   outputs_.take(made_);
   lock.unlock();
-  if (is_first) output_came_.notify_one();  // else somebody has been told, and has yet to come
+  if (is_first) output_came_.notify_one();  // else somebody has been notified, and has yet to come
 }
 
 // What the loop has when it is asked to end.
 void Scheduler::cancel_all() {
-  const auto tell = [&](int64_t id) { made_.ends.emplace_back(id, OutputKind::cancelled); };
+  const auto cancel = [&](int64_t id) { made_.ends.emplace_back(id, OutputKind::cancelled); };
   for (const auto& [id, entry] : entries_) {
-    if (!entry.leaves) tell(id);  // else it has been told
+    if (!entry.leaves) cancel(id);  // else it has been reported
   }
   entries_.clear();
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, submission] : submitted_) tell(id);
+    for (const auto& [id, submission] : submitted_) cancel(id);
     submitted_.clear();
     closing_ = true;
   }

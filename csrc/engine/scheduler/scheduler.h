@@ -38,7 +38,7 @@ struct Submission {
   int32_t priority = 0;
   double seconds = kNever;   // from now until it expires
   double max_time = kNever;  // seconds from now until its next step is its last
-  bool streams = false;      // its tokens are told as they are certain
+  bool streams = false;      // its tokens are delivered as they are certain
   uint64_t salt = 0;         // see prefix_cache.h
   int32_t item = 0;          // of its call, for messages
 };
@@ -62,8 +62,8 @@ class Scheduler {
             int most_waiting, bool caches, bool overcommits);
   ~Scheduler();
 
-  // Returns the id of the first; those of the others follow. together: they are told as one batch.
-  // Throws Error for a request that never fits, and when too many wait: then none is taken.
+  // Returns the id of the first; those of the others follow. together: they are reported as one
+  // batch. Throws Error for a request that never fits, and when too many wait: then none is taken.
   int64_t submit(std::vector<Submission> submissions, bool together = false);
   // Nothing happens where it has ended. id: of a batch's first request: all of them.
   void cancel(int64_t id);
@@ -85,7 +85,7 @@ class Scheduler {
     int bypasses = 0;  // of its rows, by others
     bool joined = false, leaves = false;
   };
-  // A request whose tokens are told as they are certain.
+  // A request whose tokens are delivered as they are certain.
   struct Stream {
     int64_t id;
     Slot slot;

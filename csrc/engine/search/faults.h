@@ -1,4 +1,4 @@
-// What a search tells of a sentence that it could not go on with.
+// What a search reports of a sentence that it could not go on with.
 #pragma once
 
 #include <cstdint>

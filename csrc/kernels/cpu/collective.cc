@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSpins = 200;
 constexpr std::chrono::milliseconds kAwake{2};
 constexpr std::chrono::microseconds kNap{100}, kLongestNap{2000};
-constexpr std::chrono::milliseconds kLook{10};  // between two looks whether a rank still lives
+constexpr std::chrono::milliseconds kPoll{10};  // between two checks whether a rank still lives
 
 constexpr int64_t kPage = 4096;
 constexpr double kForever = std::numeric_limits<double>::infinity();
@@ -106,7 +106,7 @@ bool Collective::wait_for(int rank, double seconds) {
     const auto waited = now - begin;
     const auto nap = std::clamp<Clock::duration>(waited / 100, kNap, kLongestNap);
     waited < kAwake ? std::this_thread::yield() : std::this_thread::sleep_for(nap);
-    if (now - looked < kLook) continue;
+    if (now - looked < kPoll) continue;
     looked = now;
     if (is_lost(rank)) lost_ = rank;
     if (is_broken()) return true;

@@ -94,28 +94,28 @@ __device__ __forceinline__ int block_rank(bool yes, int& total) {
   return before + __popc(votes & ((1u << lane_id()) - 1));
 }
 
-// Blocks hand in a ticket each, by one thread. The last of `count` gets how many of them were
-// `marked`, sees what the others wrote and leaves the ticket 0; the others get -1.
-__device__ __forceinline__ int hand_in(int32_t* ticket, int count, bool marked) {
+// Blocks arrive at a counter, each by one thread. The last of `count` gets how many of them were
+// `marked`, sees what the others wrote and leaves the counter 0; the others get -1.
+__device__ __forceinline__ int arrive_at_counter(int32_t* counter, int count, bool marked) {
   constexpr int kMark = 1 << 16;
   const int mine = marked ? kMark + 1 : 1;
   int all = mine;
   if (count > 1) {
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
                  : "=r"(all)
-                 : "l"(ticket), "r"(mine)
+                 : "l"(counter), "r"(mine)
                  : "memory");
     all += mine;
-    if (all % kMark == count) *ticket = 0;
+    if (all % kMark == count) *counter = 0;
   }
   return all % kMark == count ? all / kMark : -1;
 }
 
 // The same for all threads of a block.
-static __device__ __noinline__ bool last_to_arrive(int32_t* ticket, int count) {
+static __device__ __noinline__ bool last_to_arrive(int32_t* counter, int count) {
   __shared__ bool last;
   __syncthreads();
-  if (threadIdx.x == 0) last = hand_in(ticket, count, false) >= 0;
+  if (threadIdx.x == 0) last = arrive_at_counter(counter, count, false) >= 0;
   __syncthreads();
   return last;
 }

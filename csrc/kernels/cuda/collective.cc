@@ -10,7 +10,7 @@
 namespace decoding::cuda {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{20};  // between two looks whether a rank is lost
+constexpr std::chrono::milliseconds kPoll{20};  // between two checks whether a rank is lost
 constexpr int64_t kBlock = int64_t{2} << 20;    // smaller memory may share an IPC handle
 
 int made_current(int device) {
@@ -165,7 +165,7 @@ void Collective::watch() {
       stopped_ = true;
       host_[0].store(1, std::memory_order_release);
     } else {
-      wakes_.wait_for(lock, kLook);
+      wakes_.wait_for(lock, kPoll);
     }
   }
 }

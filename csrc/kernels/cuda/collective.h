@@ -13,7 +13,7 @@
 // as they are; a flag of each block follows them, released and acquired by the whole system.
 //
 // A rank that waits in an exchange for one that has ended, or has left the call with an error, is
-// told by a thread of its host, and leaves with whatever it has; what it has found is dropped.
+// stopped by a thread of its host, and leaves with whatever it has; what it has found is dropped.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -138,7 +138,7 @@ class Collective {
   std::mutex mutex_;  // of what follows
   std::condition_variable wakes_;
   bool in_call_ = false, stopped_ = false, closed_ = false;
-  std::thread watch_;  // looks in a call whether a rank is lost
+  std::thread watch_;  // checks in a call whether a rank is lost
 };
 
 }  // namespace decoding::cuda

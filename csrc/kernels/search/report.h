@@ -22,8 +22,8 @@ struct SentenceReport {
 };
 
 struct ReportParams {
-  int32_t* running;                 // [B], 1 from its joining until its end has been told
-  int32_t* steps;                   // [B], that have been told
+  int32_t* running;                 // [B], 1 from its joining until its end has been reported
+  int32_t* steps;                   // [B], that have been reported
   const int32_t* done;              // [B]
   const int32_t* fault;             // [B]
   const int32_t* finished_count;    // [B]

@@ -8,7 +8,7 @@
 namespace decoding::cuda {
 
 constexpr int kExchangeThreads = 256;
-constexpr int kPatience = 256;  // looks for a word or a flag between two at the host's memory
+constexpr int kPatience = 256;  // polls of a word or a flag between two at the host's memory
 
 // The bytes that travel at once, and how many T these are.
 constexpr int kUnit = 16;
@@ -116,8 +116,8 @@ class Exchange {
 
   template <typename Arrived>
   __device__ void await(Arrived&& arrived) const {
-    for (int looks = 1; !arrived(); ++looks) {
-      if (looks % kPatience != 0 || *static_cast<const volatile uint32_t*>(peers_.stop) == 0) {
+    for (int polls = 1; !arrived(); ++polls) {
+      if (polls % kPatience != 0 || *static_cast<const volatile uint32_t*>(peers_.stop) == 0) {
         continue;
       }
       *static_cast<volatile uint32_t*>(peers_.given_up) = 1;

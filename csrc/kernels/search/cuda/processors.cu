@@ -250,7 +250,7 @@ struct Block {
 };
 
 // Between these two the blocks of a row need not stay together; behind the second, what they have
-// told each other and, within a block, taken down is there.
+// exchanged and, within a block, taken down is there.
 __device__ __forceinline__ void arrive_at_row() {
   if (gridDim.x > 1) arrive_at_cluster();
 }

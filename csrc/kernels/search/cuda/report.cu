@@ -24,10 +24,9 @@ __global__ void __launch_bounds__(kThreads) report_kernel(const ReportParams p) 
     p.host_length[row] = p.length[row];
   }
   const int64_t list = int64_t{id} * p.max_finished;
-  Hypothesis* told =
-      p.host_finished + int64_t{step % kReportedSteps} * p.sentences * p.max_finished;
+  Hypothesis* to = p.host_finished + int64_t{step % kReportedSteps} * p.sentences * p.max_finished;
   for (int i = lane; i < (ends ? p.max_finished : count); i += 32) {
-    told[list + i] = p.finished[list + i];
+    to[list + i] = p.finished[list + i];
   }
   SentenceReport& report = p.reports[id];
   if (lane == 0) {

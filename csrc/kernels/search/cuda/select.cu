@@ -58,7 +58,7 @@ struct Shape {
       splits = static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
       mode = rows * splits > 1 ? ExchangeMode::cluster : ExchangeMode::none;
     } else {
-      // What blocks tell each other fits into scratch memory.
+      // What blocks exchange fits into scratch memory.
       const int room = (groups - 2 * quads) / p.m;
       splits = samples ? 1 : std::clamp(wanted, 1, std::max(1, room));
       mode = splits > 1 ? ExchangeMode::last_block : ExchangeMode::none;
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     if (lane_id() == 0 && !outcome.done) p.active[i] = active.next();
     __syncwarp();
     int32_t* step_at = p.arrivals + int64_t{p.sentences} * (p.beams + 1);
-    if (lane_id() == 0) ended = hand_in(step_at, state.live_count, outcome.done);
+    if (lane_id() == 0) ended = arrive_at_counter(step_at, state.live_count, outcome.done);
   } else if (outcome.alive > 0) {
     copy_histories(p, active, ranks.next_beams);
   }
