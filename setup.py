@@ -42,7 +42,7 @@ from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).parent.resolve()
 BINDINGS = ROOT / "csrc/bindings"
-GROUPS = 4  # files in which the bindings of a module are compiled
+GROUPS = min(4, os.cpu_count() or 1)  # files in which the bindings of a module are compiled
 # psabi: vectors wider than the registers are passed inside one file only. contract: a * b + c is
 # rounded once where fma() asks for it, so that portable answers are the same on every machine.
 FLAGS = "-std=c++20 -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread"
@@ -247,7 +247,8 @@ def variants(source: Path) -> list[str]:
 
 def groups(sources: list[Path]) -> list[tuple[Path, ...]]:
     """What is compiled as one. Bindings are, since most of them take less time than to read
-    pybind11's headers; but for module.cc, which is in no other module."""
+    pybind11's headers, in no more files than cores; but for module.cc, which is in no other
+    module."""
     found: dict[object, list[Path]] = {}
     counts = {True: 0, False: 0}
     for source in sources:

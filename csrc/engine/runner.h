@@ -22,6 +22,20 @@
 
 namespace decoding {
 
+// All rows, as sentences of one row.
+inline Limits rows_of(const RunnerLimits& limits) {
+  return {.batch = limits.rows,
+          .beams = 1,
+          .source = limits.source,
+          .prompt = limits.prompt,
+          .target = limits.target,
+          .candidates = limits.candidates,
+          .controls = 1,  // for the scores of processed requests
+          .tokens = limits.tokens,
+          .pages = limits.pages,
+          .input_rows = limits.classes * limits.rows};
+}
+
 // A request of one sentence, with its texts.
 struct RunnerRequest {
   Request request;

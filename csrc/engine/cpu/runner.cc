@@ -55,7 +55,7 @@ class CpuRunner : public Runner {
       c.words = std::make_unique_for_overwrite<int32_t[]>(words);
       *c.w.inputs.state = {1, 0};  // nothing runs
     }
-    bind_overflow(overflow_, memory_.w, classes_, spec_, limits_of(limits));
+    bind_overflow(overflow_, memory_.w, classes_, spec_, rows_of(limits));
     stepping_.reserve(limits.classes);
     parts_.resize(team_.size());
     for (Parts& parts : parts_) parts.reserve(limits.classes);
@@ -70,7 +70,7 @@ class CpuRunner : public Runner {
   }
 
   void read(std::span<const ReadPart> parts) override {
-    const Limits all = limits_of(limits_);
+    const Limits all = rows_of(limits_);
     const PackedParts packed(parts, spec_, shared_pages_of(spec_, all));
     const PackedTokens tokens = packed.place(memory_.w.inputs, spec_, put);
     run([&](Stream& stream) {
@@ -191,23 +191,9 @@ class CpuRunner : public Runner {
   }
 
  private:
-  // All rows, as sentences of one row.
-  static Limits limits_of(const RunnerLimits& limits) {
-    return {.batch = limits.rows,
-            .beams = 1,
-            .source = limits.source,
-            .prompt = limits.prompt,
-            .target = limits.target,
-            .candidates = limits.candidates,
-            .controls = 1,  // for the scores of processed requests
-            .tokens = limits.tokens,
-            .pages = limits.pages,
-            .input_rows = limits.classes * limits.rows};
-  }
-
   CpuMemory<T, C> take(Arena& arena, const RunnerLimits& limits,
                        std::vector<CpuClass<T>>& classes) const {
-    const Limits all = limits_of(limits);
+    const Limits all = rows_of(limits);
     return CpuMemory<T, C>(arena, spec_, all, team_.size(), [&] {
       classes.clear();
       for (int i = 0; i < limits.classes; ++i) {

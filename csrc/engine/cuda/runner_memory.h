@@ -13,20 +13,6 @@
 
 namespace decoding {
 
-// All rows, as sentences of one row.
-inline Limits rows_of(const RunnerLimits& limits) {
-  return {.batch = limits.rows,
-          .beams = 1,
-          .source = limits.source,
-          .prompt = limits.prompt,
-          .target = limits.target,
-          .candidates = limits.candidates,
-          .controls = 1,  // for the scores of processed requests
-          .tokens = limits.tokens,
-          .pages = limits.pages,
-          .input_rows = limits.classes * limits.rows};
-}
-
 // Those of a pass: each class may have nearly as many places again, for sentences that have ended,
 // or are yet to come.
 inline Limits places_of(const RunnerLimits& limits) {
