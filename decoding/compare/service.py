@@ -7,6 +7,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -107,7 +108,8 @@ def serve(
         pass
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        connection.send(Failure(reason, traceback.format_exc()))
+        with suppress(ConnectionError):  # who asked may have gone
+            connection.send(Failure(reason, traceback.format_exc()))
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -146,9 +146,9 @@ class Worker:
 
     def close(self, kill: bool = False) -> None:
         """Ends the process. kill: at once, even in the middle of a call."""
-        self._connection.close()  # ends serve()'s loop
         if kill:
             self._process.kill()
+        self._connection.close()  # ends serve()'s loop
         self._process.join(timeout=10)
         if self._process.is_alive():
             self._process.kill()

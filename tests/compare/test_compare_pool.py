@@ -15,6 +15,7 @@ from decoding.compare.engine_pool import EnginePool
 from decoding.compare.engines import ENGINES, Engine, EngineConfig, Settings
 from decoding.compare.results import Ceilings, Comparison, Machine, Run
 from decoding.compare.runs import Batch, Point, measure
+from decoding.compare.service import serve
 from decoding.compare.task import Task
 from decoding.compare.text import Text
 from decoding.compare.worker import ResourceLimits, died
@@ -46,6 +47,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoding.compare.worker.START", "forkserver")
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.support.stub_engines"])
     monkeypatch.setattr("decoding.compare.runs.PAUSE", 0.0)
+
+
+def test_a_process_ends_in_order_where_nobody_waits_for_its_answer(tmp_path: Path) -> None:
+    """As after Ctrl-C: a traceback would follow what the command has said."""
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    given = theirs, stub_engines.Echo, task(tmp_path), Settings("cpu", "float32", 1), False
+    process = context.Process(target=serve, args=given)
+    process.start()
+    theirs.close()
+    ours.close()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_who_fails_has_a_reason_and_the_others_have_times(tmp_path: Path) -> None:
