@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import math
+import os
 import shutil
 import subprocess
 import tempfile
@@ -128,7 +129,9 @@ def seconds_of(call: Callable[[], object]) -> float:
 def compile_loops(compiler: str, directory: Path) -> ctypes.CDLL:
     source, output = Path(__file__).with_name("roofline.c"), directory / "roofline.so"
     options = ["-O3", "-march=native", "-ffp-contract=fast", "-funroll-loops", "-shared", "-fPIC"]
-    subprocess.run([compiler, *options, str(source), "-o", str(output)], check=True)
+    command = [compiler, *options, str(source), "-o", str(output)]
+    # Where its files go with the folder, also those of a compiler that Ctrl-C kills.
+    subprocess.run(command, check=True, env={**os.environ, "TMPDIR": str(directory)})
     library = ctypes.CDLL(str(output))
     library.read_all.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
     library.read_all.restype = ctypes.c_float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from decoding.compare.bounds import (
 from decoding.compare.checks import Answers, before_end, check, quality
 from decoding.compare.engines import EngineConfig, Settings
 from decoding.compare.results import Ceilings, Check, Comparison, Difference, Machine, Run
+from decoding.compare.roofline import compile_loops
 from decoding.compare.text import Text, batches, read_text
 from decoding.compare.timing import percentile
 from decoding.models import ModelSpec
@@ -207,3 +209,13 @@ def test_json_keeps_everything() -> None:
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no comparison's JSON"):
         Comparison.from_json(text)
+
+
+def test_a_compiler_leaves_its_files_in_the_folder_of_the_measurement(tmp_path: Path) -> None:
+    """Which goes, where Ctrl-C kills the compiler too."""
+    compiler, folder = tmp_path / "cc", tmp_path / "folder"
+    compiler.write_text('#!/bin/sh\nprintf %s "$TMPDIR" > "$0.temporary"\nexit 1\n')
+    compiler.chmod(0o700)
+    with pytest.raises(subprocess.CalledProcessError):
+        compile_loops(str(compiler), folder)
+    assert (tmp_path / "cc.temporary").read_text() == str(folder)
