@@ -54,7 +54,7 @@ struct BeamSetup : SearchSetup {
 
   std::vector<Candidate> merged(int m) {
     std::vector<Candidate> candidates(kSentences * m);
-    std::vector<Contender> queue(kRows * kBest);
+    std::vector<KeyedCandidate> queue(kRows * kBest);
     const MergeBeamsParams p{.best = best.data(),
                              .keys = nullptr,
                              .lse = lse.data(),

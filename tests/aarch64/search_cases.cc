@@ -23,7 +23,7 @@ void beam_searches(Machine<isa>& machine) {
   diverse.search.groups = kBeams;
   for (SentenceConfig& sentence : diverse.sentences) sentence.beam.group_penalty = 0.8f;
   std::vector<int32_t> counts(kRows);
-  std::vector<Contender> queue(kRows * kBest);
+  std::vector<KeyedCandidate> queue(kRows * kBest);
   const DiverseStepParams<float> d{.search = diverse.beams(),
                                    .best = diverse.best.data(),
                                    .lse = diverse.lse.data(),
