@@ -55,9 +55,9 @@ def test_a_process_ends_in_order_where_nobody_waits_for_its_answer(tmp_path: Pat
     ours, theirs = context.Pipe()
     given = theirs, stub_engines.Echo, task(tmp_path), Settings("cpu", "float32", 1), False
     process = context.Process(target=serve, args=given)
+    ours.close()  # before it starts, so that its first answer finds nobody
     process.start()
     theirs.close()
-    ours.close()
     process.join()
     assert process.exitcode == 0
 

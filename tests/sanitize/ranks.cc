@@ -2,7 +2,7 @@
 // process alone: ranks are threads here. It knows memory by its address, so that all of them have
 // one mapping of the file, and locks that threads can hold against each other.
 //
-// Parts are plain memory: a meeting that orders less than it promises is a data race. Exits with 1
+// Parts are plain memory: a barrier that orders less than it promises is a data race. Exits with 1
 // where a promise is broken.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -98,7 +98,7 @@ void begin(Collective& rank, uint64_t digest) {
   expect(rank.wait(60), "a rank did not begin the call");
 }
 
-// Every rank fills its part, and reads all parts behind the meeting.
+// Every rank fills its part, and reads all parts behind the barrier.
 void exchange(Collective& rank, int64_t number) {
   constexpr int kNumbers = kPartBytes / sizeof(int64_t);
   std::fill_n(rank.part<int64_t>(), kNumbers, number + rank.rank());

@@ -2,12 +2,12 @@
 // where they wait for each other.
 //
 // They map one file: a slot of each rank, then their parts. An exchange is one shot: every rank
-// writes its part, all meet, and each reads the parts of all. There are two buffers of parts, which
-// take turns: who writes the part of an exchange is behind the meeting of the one before, to which
-// nobody comes who still reads the parts of the one before that.
+// writes its part, all wait at a barrier, and each reads the parts of all. There are two buffers of
+// parts, which take turns: who writes the part of an exchange has passed the barrier of the one
+// before, which nobody reaches who still reads the parts of the one before that.
 //
 // A rank counts its calls and the exchanges in each. Its clock is both numbers, and it only grows:
-// a meeting is over when no clock is behind, and where calls end early, the next begins as ever.
+// a barrier is passed when no clock is behind, and where calls end early, the next begins as ever.
 //
 // A rank that leaves a call with an error says so in its slot. One that dies, however it does,
 // loses its lock on a byte of the file. Either ends the call of all others.

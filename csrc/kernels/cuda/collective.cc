@@ -144,7 +144,7 @@ void Collective::align_numbers() {
 
 void Collective::check() {
   if (!given_up()) return;
-  // No meeting would say who: a rank that leaves may have given up an exchange, and come to it.
+  // No barrier would say who: a rank that leaves may have given up an exchange, and reach it.
   ranks_->check_torn();
   throw Error("the exchange between ranks was given up: make the call again");
 }
