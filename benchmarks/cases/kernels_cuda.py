@@ -42,5 +42,5 @@ def cases(place: Place) -> Iterator[Case]:
         yield self_attention(place, batch, 4, 8, position=63)
         yield cross_attention(place, batch, 4, 8, source=64)
     for batch, beams, vocab in ((1, 4, VOCABULARY), (8, 4, VOCABULARY), (32, 4, VOCABULARY),
-                                (128, 4, VOCABULARY), (32, 4, 256000)):  # fmt: skip
+                                (128, 4, VOCABULARY), (32, 4, 256000), (32, 4, 384)):  # fmt: skip
         yield beam_selection(place, batch, beams, vocab)

@@ -244,7 +244,7 @@ __device__ Candidate sample_among_best(Row<T> row, const FilterConfig& filters, 
   int queued = queue.capacity + 1;
   float floor = -FLT_MAX;
   if (k <= queue.capacity / 4) {
-    floor = bound_of_best(row.group_max, row.end, k, queue);
+    floor = bound_of_best(row, k, queue);
     queued = collect(row, first_key(floor), kBestKey, queue);
   }
   Sampled sampled;

@@ -26,6 +26,8 @@ namespace {
 // by side as a cluster of 16 blocks wants.
 constexpr int kWholeGpu = 114;
 
+constexpr int kLongShare = 512;  // groups
+
 // Sizes that the host works out.
 struct Shape {
   int groups, quads;  // of a row
@@ -43,11 +45,14 @@ struct Shape {
     capacity =
         static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max({kBins, 2 * p.m, merged}))));
     // Enough blocks to keep every multiprocessor busy, none with less than a round of groups. A
-    // search is slowed down by the fullest multiprocessor, so its blocks must not outnumber them.
+    // search is slowed down by the fullest multiprocessor, so its blocks do not outnumber them,
+    // unless their shares would be so long that two of them wait for memory in turns.
     const bool samples = p.kind == SearchKind::sampling, clusters = device.hopper();
-    const int at_once = (clusters && !samples ? 1 : 4) * device.multiprocessors;
-    const int wanted =
-        std::max(1, std::min(at_once / (p.sentences * p.beams), quads * kQuad / kGroupsAtOnce));
+    const int all_rows = p.sentences * p.beams;
+    const bool long_shares = groups / std::max(1, device.multiprocessors / all_rows) >= kLongShare;
+    const int at_once = clusters && !samples ? 1 + long_shares : 4;
+    const int wanted = std::max(
+        1, std::min(at_once * device.multiprocessors / all_rows, quads * kQuad / kGroupsAtOnce));
     rows = 1;
     if (clusters) {
       const bool sentence = !samples && p.beams <= kPortableCluster &&

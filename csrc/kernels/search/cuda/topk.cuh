@@ -1,6 +1,7 @@
 // The k best of a row, best first. The idea is in topk.h: what reaches a bound that the groups'
 // maxima prove is queued and sorted. Where there are many groups, each number that the bound is
-// chosen from is the maximum of several groups: k of those still prove k elements.
+// chosen from is the maximum of several groups: k of those still prove k elements. Where there are
+// k groups or fewer, it is the maximum of a few elements.
 #pragma once
 
 #include "kernels/search/cuda/call.cuh"
@@ -41,17 +42,17 @@ __device__ __forceinline__ float kth_of_lanes(const float* maxima, int count, in
   return value_at(__reduce_min_sync(kAllLanes, above < k ? mine : 0xFFFFFFFFu));
 }
 
-// The same by the block, of kThreads / 2 or 2 * k numbers. Uses the queue's memory: k is at most
-// half of its capacity.
-static __device__ __noinline__ float kth_of_threads(const float* maxima, int groups, int k,
-                                                    Queue queue) {
+// The same by the block, of kThreads / 2 or 2 * k maxima of value(0) to value(values - 1). Uses the
+// queue's memory: k is at most half of its capacity.
+template <typename Value>
+__device__ __noinline__ float kth_of_threads(int values, int k, Queue queue, Value value) {
   auto* orders = reinterpret_cast<uint32_t*>(queue.keys);
-  const int count = min(groups, max(kThreads / 2, 2 * k)), padded = (count + 3) / 4 * 4;
+  const int count = min(values, max(kThreads / 2, 2 * k)), padded = (count + 3) / 4 * 4;
 #pragma unroll 1
   for (int i = threadIdx.x; i < padded; i += kThreads) {
     float x = -INFINITY;
 #pragma unroll 1
-    for (int g = i; g < groups && i < count; g += count) x = fmaxf(x, maxima[g]);
+    for (int at = i; at < values && i < count; at += count) x = fmaxf(x, value(at));
     orders[i] = i < count ? order_of(x) : 0;
   }
   __syncthreads();
@@ -73,13 +74,25 @@ static __device__ __noinline__ float kth_of_threads(const float* maxima, int gro
   return value_at(~block_max(~kth));
 }
 
-// A bound that the k best elements reach; -FLT_MAX where the maxima prove none.
-__device__ __forceinline__ float bound_of_best(const float* maxima, int groups, int k,
-                                               Queue queue) {
+// A finite bound that the k best elements of a share reach.
+template <typename T>
+__device__ __forceinline__ float bound_of_best(const Row<T>& row, int k, Queue queue) {
   constexpr int kFew = 16;
-  if (k >= groups) return -FLT_MAX;
-  return fmaxf(-FLT_MAX, k <= kFew ? kth_of_lanes(maxima, groups, k)
-                                   : kth_of_threads(maxima, groups, k, queue));
+  const float* maxima = row.group_max + row.begin;
+  const int groups = row.end - row.begin;
+  float bound;
+  if (k >= groups) {
+    const int first = row.begin * kGroup, columns = min(row.end * kGroup, row.vocab) - first;
+    bound = kth_of_threads(max(0, columns), k, queue, [=](int i) {
+      const bool left = maxima[i / kGroup] > -INFINITY;  // by forced tokens, as far as groups go
+      return left ? to_float(row.logits[first + i]) : -INFINITY;
+    });
+  } else if (k <= kFew) {
+    bound = kth_of_lanes(maxima, groups, k);
+  } else {
+    bound = kth_of_threads(groups, k, queue, [=](int i) { return maxima[i]; });
+  }
+  return fmaxf(-FLT_MAX, bound);
 }
 
 // Puts none in the place of what is banned, and -inf in the logits.
@@ -99,13 +112,12 @@ __device__ __forceinline__ void leave_out(const Row<T>& row, const Bans& bans, Q
 // the place of bans included.
 template <typename T>
 __device__ __forceinline__ int queue_best(const Row<T>& row, int k, const Bans& bans, Queue queue) {
-  const float* maxima = row.group_max + row.begin;
-  const int groups = row.end - row.begin, wanted = k + bans.count;
-  const float bound = bound_of_best(maxima, groups, wanted, queue);
+  const int wanted = k + bans.count;
+  const float bound = bound_of_best(row, wanted, queue);
   Call::wait_for_copies();  // of the bans, before the block meets
   int count = collect(row, first_key(bound), kBestKey, queue);
   if (count > queue.capacity) {  // there are more equals than the queue holds
-    const Counted best = {wanted, largest(maxima, groups)};
+    const Counted best = {wanted, largest(row.group_max + row.begin, row.end - row.begin)};
     count = collect(row, end_of_prefix(row, best, bound, queue), kBestKey, queue);
   }
   if (bans.count > 0) leave_out(row, bans, queue, count);
