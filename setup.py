@@ -8,7 +8,8 @@ torch is not needed to build: the engine reads tensors through their pointers.
 The CUDA engine is built for the GPUs that nvidia-smi shows, where nvcc is found: in CUDA_HOME, on
 the PATH, or in the packages of the extra `cuda`. DECODING_CUDA_ARCHS names other targets: "80 90"
 is machine code for Ampere and Hopper, which also runs on their kin, and PTX of the last one, which
-newer GPUs compile when they load it; "90a" is for Hopper alone; empty, it leaves CUDA out.
+newer GPUs compile when they load it; "90a" is for Hopper alone, "90a-virtual" its PTX alone, which
+takes less time to compile; empty, it leaves CUDA out.
 
 Other settings: CXX, the C++ compiler; NVCC_APPEND_FLAGS, which nvcc reads itself: for wheels
 --compress-mode=size, which compresses machine code, too; DECODING_KERNELS=0 leaves
@@ -114,6 +115,12 @@ def visible_archs() -> list[str]:
     return sorted({"90a" if number == ("9", "0") else "".join(number) for number in found})
 
 
+def target(arch: str) -> str:
+    """nvcc's option for machine code of "90a", or for PTX of "90a-virtual" (CMake's word)."""
+    name, _, virtual = arch.partition("-")
+    return f"-gencode=arch=compute_{name},code={'compute' if virtual else 'sm'}_{name}"
+
+
 @dataclass(frozen=True)
 class Cuda:
     """A CUDA compiler, and what it builds for."""
@@ -168,10 +175,8 @@ class Cuda:
         "90a", which no other GPU takes."""
         # Instructions that only Hopper has ask for a target of its own.
         exact = ["90a" if arch == "90" else arch for arch in self.archs]
-        real = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in exact]
-        newest = self.archs[-1]
-        newer = [f"-gencode=arch=compute_{newest},code=compute_{newest}"] * newest.isdigit()
-        return " ".join([*real, *newer])
+        newer = [f"{arch}-virtual" for arch in self.archs[-1:] if arch.isdigit()]
+        return " ".join(map(target, exact + newer))
 
 
 def in_module(source: Path, module: str) -> bool:
@@ -216,8 +221,9 @@ class Object:
             options = " ".join(f'-I"{path}"' for path in includes)
             if SANITIZERS:  # pybind11's templates, whose checks take longer than all kernels'
                 return f"{options} -fno-sanitize=all -O0 -g0"
-            # Bindings that only tests call are compiled in two thirds of the time.
-            return options if in_module(self.source, "_C") else f"{options} -O1"
+            return f"{options} -O1"  # they compute nothing, and take two thirds of the time
+        if SANITIZERS and ROOT / "csrc/kernels" not in self.source.parents:
+            return "-O0"  # nor does the engine
         if self.variant in isas():
             return f"-DDECODING_ISA={self.variant} {isas()[self.variant]}"
         return f"-DDECODING_TYPE={TYPES[self.variant]}" if self.variant else ""
@@ -225,12 +231,12 @@ class Object:
     @property
     def link_order(self) -> tuple[int, Path]:
         """Portable objects first: where two objects hold the same inline function, the linker keeps
-        the first, which every machine can run; and those of bindings/testing, which are not
-        optimised, after the kernels' own. With sanitizers bindings come last, which they skip."""
-        kinds = ["portable", "testing", *list(isas())[1:], "bindings"]
-        kind = self.variant if in_module(self.source, "_C") else "testing"
-        if SANITIZERS and BINDINGS in self.source.parents:
-            kind = "bindings"
+        the first, which every machine can run; and bindings, which are hardly optimised, after the
+        kernels' own. With sanitizers bindings come last, which they skip."""
+        kinds = ["portable", "bindings", *list(isas())[1:]]
+        if SANITIZERS:
+            kinds.append(kinds.pop(1))
+        kind = "bindings" if BINDINGS in self.source.parents else self.variant
         return kinds.index(kind) if kind in kinds else -1, self.path
 
 

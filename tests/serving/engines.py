@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from tests.support.random_models import load, ours, reference
 # Of scores: on a GPU, and where ranks share out a model, sums have other orders.
 TOLERANCES = {"cuda": 1e-5, "split": 1e-4}
 SICK = 37  # the token of sick() that makes the logits of what holds it infinite
+PATCHING = threading.Lock()  # two threads that patch at once leave what they patched behind
 FULL: dict[str, Any] = {"return_dict_in_generate": True, "output_sequences_scores": True}
 
 
@@ -33,7 +35,7 @@ def engine(name: str, device: str = "cpu") -> decoding.Engine:
 def tight_engine(model: decoding.Model, rows: int, pages: int, **options: bool) -> decoding.Engine:
     """One with so many rows and pages, for requests as long as the model allows."""
     compiled_engine = model.bind_engine()
-    with mock.patch.object(planning, "TABLES", 1.0):
+    with PATCHING, mock.patch.object(planning, "TABLES", 1.0):
         limits = engine_limits(compiled_engine, model.spec, model.place, None, rows)
         _, memory = compiled_engine.plan(compiled(replace(limits, pages=pages)))
         return decoding.Engine(model, memory=memory, max_requests=rows, **options)
