@@ -348,12 +348,12 @@ def test_an_interrupted_job_says_so_and_goes_on(
         self._next = 0.0  # each time
         tell(self, workers, state)
         told.append(json.loads((tmp_path / "out.txt.job/status.json").read_text()))
-        if state == "running" and told[-1]["shards"] == 2:
+        if state == "running" and told[-1]["shards"] >= 2:  # several end at once on a busy machine
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Status, "tell", listen)
     with pytest.raises(KeyboardInterrupt):
-        job(tmp_path, [str(i) for i in range(15)], progress=True)
+        job(tmp_path, [str(i) for i in range(15)], Capitals(seconds=0.1), progress=True)
     assert told[-1]["state"] == "interrupted" and 6 <= told[-1]["rows"] < 15
     assert told[-2]["share"] > 0.3 and told[-2]["seconds_left"] > 0
     assert told[-2]["workers"][0]["process"] not in (None, os.getpid())
