@@ -154,10 +154,10 @@ class Job:
                 raise
             finally:
                 if state != "done":
-                    status.tell(pool.workers, state)
+                    status.write(pool.workers, state)
             pool.dismiss()  # they end meanwhile
             done = self._finish(folder, status, manifest, rows)
-        status.tell([], state)
+        status.write([], state)
         return done
 
     def _unfinished(self, folder: Folder, status: Status, rows: list[int]) -> Iterator[Shard]:
@@ -191,7 +191,7 @@ class Job:
                     given_up = self._bury(pool, worker, said, lost, setup, status)
                     self._keep(folder, status, given_up)
                     waiting[:0] = [shard for shard in lost if len(shard.deaths) < DEATHS]
-            status.tell(pool.workers)
+            status.write(pool.workers)
 
     def _keep(
         self, folder: Folder, status: Status, written: Sequence[tuple[Shard, Written]]

@@ -17,7 +17,7 @@ BAR = "{percentage:3.0f}%|{bar}| {desc}"
 
 
 class Status:
-    """Counts rows, and tells. progress: in a terminal too."""
+    """Counts rows, and writes where the job stands. progress: in a terminal too."""
 
     def __init__(self, folder: Path, progress: bool) -> None:
         self._path = folder / "status.json"
@@ -46,7 +46,7 @@ class Status:
         else:
             self._begun_at += shard.share
 
-    def tell(self, workers: Sequence[Worker], state: str = "running") -> None:
+    def write(self, workers: Sequence[Worker], state: str = "running") -> None:
         """Writes, where it is time to, or where the job's state is another one."""
         if state == "running" and time.monotonic() < self._next:
             return

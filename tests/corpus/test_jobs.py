@@ -342,21 +342,21 @@ def test_an_interrupted_job_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its status has rows, the time left, and workers."""
-    tell, told = Status.tell, list[dict[str, Any]]()
+    write, written = Status.write, list[dict[str, Any]]()
 
-    def listen(self: Status, workers: Any, state: str = "running") -> None:
+    def observed(self: Status, workers: Any, state: str = "running") -> None:
         self._next = 0.0  # each time
-        tell(self, workers, state)
-        told.append(json.loads((tmp_path / "out.txt.job/status.json").read_text()))
-        if state == "running" and told[-1]["shards"] >= 2:  # several end at once on a busy machine
+        write(self, workers, state)
+        written.append(json.loads((tmp_path / "out.txt.job/status.json").read_text()))
+        if state == "running" and written[-1]["shards"] >= 2:  # more, on a busy machine
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Status, "tell", listen)
+    monkeypatch.setattr(Status, "write", observed)
     with pytest.raises(KeyboardInterrupt):
         job(tmp_path, [str(i) for i in range(15)], Capitals(seconds=0.1), progress=True)
-    assert told[-1]["state"] == "interrupted" and 6 <= told[-1]["rows"] < 15
-    assert told[-2]["share"] > 0.3 and told[-2]["seconds_left"] > 0
-    assert told[-2]["workers"][0]["process"] not in (None, os.getpid())
+    assert written[-1]["state"] == "interrupted" and 6 <= written[-1]["rows"] < 15
+    assert written[-2]["share"] > 0.3 and written[-2]["seconds_left"] > 0
+    assert written[-2]["workers"][0]["process"] not in (None, os.getpid())
     assert "rows/s" in capsys.readouterr().err
     monkeypatch.undo()
     assert job(tmp_path, [str(i) for i in range(15)], resume=True).rows == 15
