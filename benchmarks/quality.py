@@ -9,7 +9,7 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,8 @@ class Setting:
     kv_cache: str
 
 
-def measure(options: argparse.Namespace) -> list[QualityRow]:
+def measure(options: argparse.Namespace) -> Iterator[list[QualityRow]]:
+    """After each setting, all rows so far."""
     parts = texts.read(options.text, options.lines)
     whole = texts.joined(parts)
     first: list[str] | None = None
@@ -128,7 +129,7 @@ def measure(options: argparse.Namespace) -> list[QualityRow]:
             start = here.stop
         rows.append(make_row(options, setting, whole, found, first, speed))
         print(console(rows[-1]), flush=True)
-    return rows
+        yield rows
 
 
 def show_differences(found: Sequence[str], first: Sequence[str]) -> None:
@@ -188,9 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if "shortlist" in options.providers and options.shortlist is None:
         parser.error("the provider shortlist needs --shortlist")
-    rows = measure(options)
-    if options.output:
-        write_rows(rows, options.output)
+    for rows in measure(options):
+        if options.output:
+            write_rows(rows, options.output)
 
 
 if __name__ == "__main__":
