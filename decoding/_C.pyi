@@ -676,22 +676,22 @@ class Engine:
         together: bool = False,
     ) -> int:
         """Adds a request for each sentence and returns the first one's id, by which outputs name
-        it; those of the others follow. together: they are told as one BatchOutput, of the first
-        one's id, once all have ended; where one has a fault, the others are cancelled.
+        it; those of the others follow. together: they are delivered as one BatchOutput, of the
+        first one's id, once all have ended; where one has a fault, the others are cancelled.
 
         priority: higher ones are admitted first. deadline: seconds from now, at which it ends with
         "expired" unless it has ended before; inf: none. max_time: seconds from now, after which
-        its next token is its last. stream: its tokens are told as they are
-        certain. salt: requests of different salts share no pages. Raises Error where one of them
-        can never fit, and names pages and bytes; then none is added.
+        its next token is its last. stream: its tokens are delivered as they are certain. salt:
+        requests of different salts share no pages. Raises Error where one of them can never fit,
+        and names pages and bytes; then none is added.
         """
     def cancel(self, id: int) -> None:
         """Ends a request, or all that were submitted together, with "cancelled" within a few steps,
         unless it ends before; no error where it has ended."""
     def wait(self, timeout: float) -> list[tuple[int, list[list[int]] | Output | BatchOutput]]:
-        """All that was told since the last call, as soon as there is anything; empty after so many
-        seconds. Each is a request's id, with new tokens, of the best row alone where rows compete,
-        else of each row, or with its end, which follows them."""
+        """All that was delivered since the last call, as soon as there is anything; empty after so
+        many seconds. Each is a request's id, with new tokens, of the best row alone where rows
+        compete, else of each row, or with its end, which follows them."""
     def follow(self, timeout: float) -> bool:
         """Of a rank other than 0: waits up to so many seconds until rank 0's engine is closed.
         Returns whether it is; raises Error where this one has ended before."""
@@ -701,7 +701,7 @@ class Engine:
         """As Session.overflow(), but it waits for nobody."""
     def close(self, drain: bool) -> None:
         """Ends the thread: after all requests have ended, or, without `drain`, once they are
-        cancelled. What it tells of them can be waited for afterwards. Twice is no error. Of a rank
+        cancelled. Their outputs can be waited for afterwards. Twice is no error. Of a rank
         other than 0: at once, and with it rank 0's engine, where that has not been closed."""
 
 def plain_ids(given: Any, *, vocab: int, without: int = -1) -> Array | None:
