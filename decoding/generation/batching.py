@@ -143,7 +143,7 @@ def both(a: Array | None, b: Array | None) -> Array | None:
 
 
 def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Array, Array | None]:
-    """int64 [B, W], and bool [B, W], False where a row of a ragged list is filled up; None
+    """A copy, int64 [B, W], and bool [B, W], False where a row of a ragged list is filled up; None
     where none is."""
     if isinstance(value, Mapping):
         raise TypeError(
@@ -154,7 +154,7 @@ def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Array
         if not value or any(size(row) == 0 for row in value):
             raise ValueError(f"{name} must have at least one row, and no row may be empty")
         return as_padded(name, [as_integers(name, row) for row in value], fill, pad_left)
-    table = as_integers(name, value)
+    table = as_integers(name, value).copy()  # a caller may change theirs while it is needed
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(
             f"{name} must have two dimensions, [batch, tokens], neither of them 0; "

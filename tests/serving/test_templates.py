@@ -184,14 +184,17 @@ def test_ids_that_the_decoder_reads_too() -> None:
 
 
 @names
-def test_arrays_may_be_changed_at_once(name: str) -> None:
-    given = np.array([12, 13, 14])
+@pytest.mark.parametrize("options", [{}, {"logits_processor": [lambda ids, scores: scores]}])
+def test_arrays_may_be_changed_at_once(name: str, options: dict[str, Any]) -> None:
+    """Also that of an engine's first request, and that of one that steps alone."""
     expected = ours(name).generate([[12, 13, 14]], **MOST)
-    for _ in range(3):
-        given[:] = (12, 13, 14)
-        request = engine(name).submit(given, **MOST)
-        given[:] = 20
-        assert_same(request.result(), expected)
+    for array in (np.array, torch.tensor):
+        with decoding.Engine(ours(name)) as engine:
+            for _ in range(3):
+                given = array([12, 13, 14])
+                request = engine.submit(given, **MOST, **options)
+                given[:] = 20
+                assert_same(request.result(), expected)
 
 
 def test_options_that_lie_with_the_model() -> None:
