@@ -66,11 +66,11 @@ def lines(model: str, beams: int) -> Draw:
     can end the rows of one batch of beams where it is told to."""
 
     def draw(count: int, prefixes: Sequence[Path]) -> list[Job]:
-        dice = random.Random(workloads.SEED)
+        rng = random.Random(workloads.SEED)
         lengths = [len(line) for line in sources(count, prefixes)] if prefixes else None
-        lengths = lengths or [dice.randint(*SOURCES) for _ in range(count)]
+        lengths = lengths or [rng.randint(*SOURCES) for _ in range(count)]
         vocabulary = workloads.WORKLOADS[model].vocabulary
-        return [Job(ids(dice, length, vocabulary), NEW, beams) for length in lengths]
+        return [Job(ids(rng, length, vocabulary), NEW, beams) for length in lengths]
 
     return draw
 
@@ -97,10 +97,10 @@ def sources(count: int, prefixes: Sequence[Path]) -> list[list[int]]:
 
 def texts_of_words(count: int, prefixes: Sequence[Path]) -> list[Job]:
     """For GPT-2 with WORDS, whose random weights hardly ever end a text by themselves."""
-    dice = random.Random(workloads.SEED)
+    rng = random.Random(workloads.SEED)
     vocabulary = workloads.WORKLOADS["gpt2-124M"].vocabulary
     return [
-        Job(ids(dice, dice.randint(16, 128), vocabulary), dice.randint(8, 64), ends=True)
+        Job(ids(rng, rng.randint(16, 128), vocabulary), rng.randint(8, 64), ends=True)
         for _ in range(count)
     ]
 
@@ -109,11 +109,10 @@ def prompts(given: tuple[int, int], new: tuple[int, int]) -> Draw:
     """For GPT-2: prompts and answers of random lengths between these."""
 
     def draw(count: int, prefixes: Sequence[Path]) -> list[Job]:
-        dice = random.Random(workloads.SEED)
+        rng = random.Random(workloads.SEED)
         vocabulary = workloads.WORKLOADS["gpt2-124M"].vocabulary
         return [
-            Job(ids(dice, dice.randint(*given), vocabulary), dice.randint(*new))
-            for _ in range(count)
+            Job(ids(rng, rng.randint(*given), vocabulary), rng.randint(*new)) for _ in range(count)
         ]
 
     return draw
@@ -122,14 +121,14 @@ def prompts(given: tuple[int, int], new: tuple[int, int]) -> Draw:
 def nano_vllm(count: int, prefixes: Sequence[Path]) -> list[Job]:
     """The requests of nano-vllm's bench.py, seed 0: 100 to 1024 tokens, as many new ones. 256 of
     them have 142,827 and 133,966 tokens, as there."""
-    dice = random.Random(0)
-    rows = [[dice.randint(0, 10000) for _ in range(dice.randint(100, 1024))] for _ in range(count)]
-    return [Job(row, dice.randint(100, 1024)) for row in rows]
+    rng = random.Random(0)
+    rows = [[rng.randint(0, 10000) for _ in range(rng.randint(100, 1024))] for _ in range(count)]
+    return [Job(row, rng.randint(100, 1024)) for row in rows]
 
 
-def ids(dice: random.Random, length: int, vocabulary: int) -> list[int]:
+def ids(rng: random.Random, length: int, vocabulary: int) -> list[int]:
     """No end or padding token among them."""
-    return [dice.randrange(2, vocabulary - 1) for _ in range(length)]
+    return [rng.randrange(2, vocabulary - 1) for _ in range(length)]
 
 
 WORDS = "gpt2-124M with words"  # token 17 is the text "w17", so that servers can be asked

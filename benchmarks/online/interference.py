@@ -138,11 +138,11 @@ class Draw:
     """Random jobs, none like another."""
 
     def __init__(self, sizes: Sizes) -> None:
-        self.sizes, self.dice = sizes, random.Random(sizes.seed)
+        self.sizes, self.rng = sizes, random.Random(sizes.seed)
 
     def job(self, source: int | None = None, new: int | None = None, **options: Any) -> Job:
         sizes = self.sizes
-        row = ids(self.dice, source or sizes.source, sizes.vocabulary)
+        row = ids(self.rng, source or sizes.source, sizes.vocabulary)
         return Job(row, new or sizes.new, **options)
 
     def jobs(self, count: int, **options: Any) -> list[Job]:
@@ -176,7 +176,7 @@ class Decoders:
     def start(self, place: int) -> Reply:
         """Of different lengths, so that not all end together."""
         new, watch = self.draw.sizes.new, place < WATCHED
-        reply = Reply(self.draw.job(new=self.draw.dice.randint(new // 2, new)))
+        reply = Reply(self.draw.job(new=self.draw.rng.randint(new // 2, new)))
         self.provider.submit(reply, stream=watch)
         if watch:
             self.watched.append(reply)

@@ -135,10 +135,10 @@ class Moment:
     @classmethod
     def drawn(cls, seed: int, number: int, seconds: float) -> Moment:
         """seconds: that the command takes."""
-        dice = random.Random(f"{seed} {number}")
-        again = dice.choice([0.0, 0.002, 0.05]) if dice.random() < 0.3 else None
-        after, unread = dice.random() * seconds * 1.1, dice.random() < 0.2
-        return cls(after, again, unread, everywhere=dice.random() < 0.5)
+        rng = random.Random(f"{seed} {number}")
+        again = rng.choice([0.0, 0.002, 0.05]) if rng.random() < 0.3 else None
+        after, unread = rng.random() * seconds * 1.1, rng.random() < 0.2
+        return cls(after, again, unread, everywhere=rng.random() < 0.5)
 
     def interrupt(self, process: subprocess.Popen[bytes], reader: int) -> None:
         """Returns at the end of the process. reader: of its output, closed here."""

@@ -201,98 +201,98 @@ class Soak:
         for request in requests:
             request.result()
 
-    def act(self, dice: random.Random) -> None:
-        act = dice.choice(self.acts)
-        act(dice)
+    def act(self, rng: random.Random) -> None:
+        act = rng.choice(self.acts)
+        act(rng)
         self.counts[act.__name__] += 1
 
-    def _ids(self, dice: random.Random, rows: int) -> list[list[int]]:
+    def _ids(self, rng: random.Random, rows: int) -> list[list[int]]:
         return [
-            [dice.randrange(4, VOCAB) for _ in range(dice.randint(1, LONGEST))] for _ in range(rows)
+            [rng.randrange(4, VOCAB) for _ in range(rng.randint(1, LONGEST))] for _ in range(rows)
         ]
 
-    def _call(self, dice: random.Random) -> tuple[Any, list[list[int]], dict[str, Any]]:
+    def _call(self, rng: random.Random) -> tuple[Any, list[list[int]], dict[str, Any]]:
         """A model, ids and options of generate()."""
-        options = {"max_new_tokens": dice.choice(LENGTHS), "seed": dice.randrange(2)}
-        search = dice.choice(SEARCHES)
+        options = {"max_new_tokens": rng.choice(LENGTHS), "seed": rng.randrange(2)}
+        search = rng.choice(SEARCHES)
         if not search.get("do_sample"):
             del options["seed"]
-        return dice.choice(self._models), self._ids(dice, dice.randint(1, ROWS)), options | search
+        return rng.choice(self._models), self._ids(rng, rng.randint(1, ROWS)), options | search
 
-    def generate(self, dice: random.Random) -> None:
-        model, ids, options = self._call(dice)
+    def generate(self, rng: random.Random) -> None:
+        model, ids, options = self._call(rng)
         model.generate(ids, **options)
 
-    def stream(self, dice: random.Random) -> None:
+    def stream(self, rng: random.Random) -> None:
         """Is left before its end, or not."""
-        pieces = dice.choice(self._models).stream(self._ids(dice, 1), max_new_tokens=LONGEST)
-        for _ in range(dice.randint(1, LONGEST)):
+        pieces = rng.choice(self._models).stream(self._ids(rng, 1), max_new_tokens=LONGEST)
+        for _ in range(rng.randint(1, LONGEST)):
             next(pieces, None)
         pieces.close()
 
-    def cancel(self, dice: random.Random) -> None:
-        model, ids, options = self._call(dice)
+    def cancel(self, rng: random.Random) -> None:
+        model, ids, options = self._call(rng)
         event = threading.Event()
-        timer = threading.Timer(dice.random() * 0.002, event.set)
+        timer = threading.Timer(rng.random() * 0.002, event.set)
         timer.start()
         with suppress(decoding.Cancelled):
             model.generate(ids, cancel=event, **options)
         timer.join()
 
-    def many(self, dice: random.Random) -> None:
+    def many(self, rng: random.Random) -> None:
         """By the model's own engine."""
-        ids = self._ids(dice, dice.randint(130, 300))
-        dice.choice(self._models).generate(ids, max_new_tokens=dice.choice(LENGTHS))
+        ids = self._ids(rng, rng.randint(130, 300))
+        rng.choice(self._models).generate(ids, max_new_tokens=rng.choice(LENGTHS))
 
-    def score(self, dice: random.Random) -> None:
-        ids = self._ids(dice, dice.randint(1, ROWS))
-        dice.choice(self._models).score(ids, labels=ids)
+    def score(self, rng: random.Random) -> None:
+        ids = self._ids(rng, rng.randint(1, ROWS))
+        rng.choice(self._models).score(ids, labels=ids)
 
-    def translate(self, dice: random.Random) -> None:
-        texts = dice.choices(TEXTS, k=dice.randint(1, 9))
-        self._demo.translate(texts, num_beams=dice.randint(1, 4))
+    def translate(self, rng: random.Random) -> None:
+        texts = rng.choices(TEXTS, k=rng.randint(1, 9))
+        self._demo.translate(texts, num_beams=rng.randint(1, 4))
 
-    def embed(self, dice: random.Random) -> None:
-        self._encoder.embed([dice.randint(1, 10) * "ab "] * dice.randint(1, 9))
+    def embed(self, rng: random.Random) -> None:
+        self._encoder.embed([rng.randint(1, 10) * "ab "] * rng.randint(1, 9))
 
-    def submit(self, dice: random.Random) -> None:
-        self._use(self._engine, dice)
+    def submit(self, rng: random.Random) -> None:
+        self._use(self._engine, rng)
 
-    def live(self, dice: random.Random) -> None:
+    def live(self, rng: random.Random) -> None:
         """A model from its load to its end."""
-        dtype = dice.choice(["float32", "float16" if self._device == "cuda" else "bfloat16"])
-        source = dice.choice(self._sources)
+        dtype = rng.choice(["float32", "float16" if self._device == "cuda" else "bfloat16"])
+        source = rng.choice(self._sources)
         options: dict[str, Any] = {} if source is self._sources[0] else {"dtype": dtype}
         model = decoding.load(source, device="cpu" if not options else self._device, **options)
         if model.is_encoder:
             model.encode([[5, 6]])
         else:
-            model.generate(self._ids(dice, 2), max_new_tokens=3)
-        if dice.random() < 0.5:
+            model.generate(self._ids(rng, 2), max_new_tokens=3)
+        if rng.random() < 0.5:
             model.close()
 
-    def engine_live(self, dice: random.Random) -> None:
+    def engine_live(self, rng: random.Random) -> None:
         with tight_engine(self._models[1], rows=4, pages=20) as engine:
-            self._use(engine, dice)
+            self._use(engine, rng)
 
-    def _use(self, engine: decoding.Engine, dice: random.Random) -> None:
+    def _use(self, engine: decoding.Engine, rng: random.Random) -> None:
         requests = []
-        for _ in range(dice.randint(1, 6)):
-            search = dice.choice(SEARCHES[:3])
-            options: dict[str, Any] = {"max_new_tokens": dice.choice(LENGTHS), **search}
-            deadline = dice.choice([None, None, 0.001])
-            ids, stream = self._ids(dice, 1), "num_beams" not in search and dice.random() < 0.5
+        for _ in range(rng.randint(1, 6)):
+            search = rng.choice(SEARCHES[:3])
+            options: dict[str, Any] = {"max_new_tokens": rng.choice(LENGTHS), **search}
+            deadline = rng.choice([None, None, 0.001])
+            ids, stream = self._ids(rng, 1), "num_beams" not in search and rng.random() < 0.5
             requests.append(engine.submit(ids, stream=stream, deadline=deadline, **options))
-            if dice.random() < 0.2:
+            if rng.random() < 0.2:
                 requests[-1].cancel()
         for request in requests:
             with suppress(decoding.Cancelled, TimeoutError):
                 request.result()
 
-    def mistake(self, dice: random.Random) -> None:
-        model, ids, _ = self._call(dice)
+    def mistake(self, rng: random.Random) -> None:
+        model, ids, _ = self._call(rng)
         with suppress(ValueError, TypeError):
-            model.generate(ids, **dice.choice(MISTAKES))
+            model.generate(ids, **rng.choice(MISTAKES))
 
     def settle(self) -> None:
         """Nothing runs. Captured graphs go as memory is bound anew."""
@@ -315,11 +315,11 @@ def soak(run: Soak, rounds: int, interval: float, seed: int, device: str) -> lis
     gate, over, errors = Gate(), threading.Event(), list[BaseException]()
 
     def work(number: int) -> None:
-        dice = random.Random(f"{seed} {number}")
+        rng = random.Random(f"{seed} {number}")
         try:
             while not over.is_set():
                 with gate.call():
-                    run.act(dice)
+                    run.act(rng)
         except BaseException as error:
             errors.append(error)
             over.set()

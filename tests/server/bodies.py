@@ -155,29 +155,29 @@ class Bodies:
     """Draws a path, the type of a body, and the body."""
 
     def __init__(self, seed: int) -> None:
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
 
     def draw(self) -> tuple[str, str, bytes]:
-        dice = self._dice
-        path = dice.choice(list(SOUND))
+        rng = self._rng
+        path = rng.choice(list(SOUND))
         kind = "application/json"
-        if dice.random() < 0.1:
+        if rng.random() < 0.1:
             forms = ("application/x-www-form-urlencoded", "text/plain", kind)
-            return path, dice.choice(forms), dice.choice(BYTES)
+            return path, rng.choice(forms), rng.choice(BYTES)
         body = json.dumps(self._fields(path)).encode()
-        if dice.random() < 0.1:
-            at = dice.randrange(len(body))
-            body = body[:at] + bytes([dice.randrange(256)]) + body[at + dice.randrange(2) :]
+        if rng.random() < 0.1:
+            at = rng.randrange(len(body))
+            body = body[:at] + bytes([rng.randrange(256)]) + body[at + rng.randrange(2) :]
         return path, kind, body
 
     def _fields(self, path: str) -> dict[str, Any]:
-        dice = self._dice
-        fields = {name: v for name, v in SOUND[path].items() if dice.random() < 0.8}
-        for name in dice.sample(list(OPTIONS), dice.choice((0, 0, 0, 1, 2))):
+        rng = self._rng
+        fields = {name: v for name, v in SOUND[path].items() if rng.random() < 0.8}
+        for name in rng.sample(list(OPTIONS), rng.choice((0, 0, 0, 1, 2))):
             fields[name] = OPTIONS[name]
-        for _ in range(dice.choice((0, 0, 1, 1, 2))):
-            names = [*SOUND[path], *fields, *OPTIONS] if dice.random() < 0.9 else ["strange", ""]
-            fields[dice.choice(names)] = dice.choice(ODD)
+        for _ in range(rng.choice((0, 0, 1, 1, 2))):
+            names = [*SOUND[path], *fields, *OPTIONS] if rng.random() < 0.9 else ["strange", ""]
+            fields[rng.choice(names)] = rng.choice(ODD)
         return fields
 
 

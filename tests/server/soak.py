@@ -50,23 +50,23 @@ class Soak:
 
     def run(self, kind: str, seed: int) -> None:
         work = {"sound": self._sound, "odd": self._odd, "left": self._left}[kind]
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         try:
             while time.monotonic() < self._until and not self.errors:
-                done = work(dice)
+                done = work(rng)
                 with self._lock:
                     self.answered[kind] += done
         except BaseException as error:
             self.errors.append(error)
 
-    def _sound(self, dice: random.Random) -> int:
+    def _sound(self, rng: random.Random) -> int:
         """A seed has one answer, whoever else asks."""
         body = {"model": "stories", "prompt": "Once", "max_tokens": 30, "temperature": 1}
-        body |= {"seed": dice.randrange(50), "n": 2}
+        body |= {"seed": rng.randrange(50), "n": 2}
         plain = self._live.ask("/v1/completions", body)
         assert plain.status == 200, plain
         texts: dict[int, str] = {}
-        streamed = body | {"stream": True, "logprobs": dice.choice([None, 1])}
+        streamed = body | {"stream": True, "logprobs": rng.choice([None, 1])}
         for event in self._live.ask("/v1/completions", streamed).events:
             for choice in event["choices"]:
                 texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
@@ -75,17 +75,17 @@ class Soak:
         assert said.json["translatedText"] == ["Thank you.", "Good morning."]
         return 3
 
-    def _odd(self, dice: random.Random) -> int:
-        check(self._live, 5, dice.randrange(2**31))
+    def _odd(self, rng: random.Random) -> int:
+        check(self._live, 5, rng.randrange(2**31))
         return 5
 
-    def _left(self, dice: random.Random) -> int:
+    def _left(self, rng: random.Random) -> int:
         """Requests whose clients go away."""
         body: dict[str, Any] = {"model": "stories", "prompt": "Once", "max_tokens": 400}
-        body |= {"n": 4, "temperature": 1, "stream": dice.random() < 0.5}
-        body |= {"logprobs": dice.choice([None, 1, 3])}
+        body |= {"n": 4, "temperature": 1, "stream": rng.random() < 0.5}
+        body |= {"logprobs": rng.choice([None, 1, 3])}
         connections: list[socket.socket] = [raw(self._live, "/v1/completions", body)]
-        time.sleep(dice.random() * 0.1)
+        time.sleep(rng.random() * 0.1)
         for connection in connections:
             reset(connection)
         return 1
