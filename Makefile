@@ -1,5 +1,6 @@
 # make demo: translate a few sentences.   make test: run the tests.   make lint: what CI checks first.
 # make docs: the documentation as HTML in build/docs.
+# make cuda: whether all CUDA files compile; it needs nvcc and no GPU.
 # make aarch64: the CPU kernels for aarch64, cross-compiled and run under QEMU.
 # make soak: everything at once for 30 minutes; SOAK="--minutes 5 --device cuda" for less, or a GPU.
 # make sanitize: the CPU engine's tests under the compiler's sanitizers; SANITIZE=--quick, some of them.
@@ -28,7 +29,7 @@ then echo "   $$(( $$(date +%s) - began )) s"; \
 else echo "== $(1): failed. To see it again, run:" >&2; echo '   $(subst ','\'',$(2))' >&2; exit 1; fi
 endef
 
-.PHONY: demo test lint format docs sanitize aarch64 soak wheel audit
+.PHONY: demo test lint format docs cuda sanitize aarch64 soak wheel audit
 demo: $(VENV)/installed
 	$(call phase,Translate with models/demo,$(RUN) -m examples.demo)
 
@@ -37,6 +38,9 @@ test: $(VENV)/installed-test
 
 sanitize: $(VENV)/installed-test
 	$(call phase,Run tests of the CPU engine under sanitizers,$(RUN) -m tests.sanitize $(SANITIZE))
+
+cuda: $(VENV)/tools
+	$(call phase,Compile the CUDA engine as far as PTX,$(RUN) -m tests.compile_cuda)
 
 aarch64: $(VENV)/torch
 	$(call phase,Run the kernels for aarch64 under QEMU,$(RUN) -m tests.aarch64)

@@ -8,8 +8,7 @@ torch is not needed to build: the engine reads tensors through their pointers.
 The CUDA engine is built for the GPUs that nvidia-smi shows, where nvcc is found: in CUDA_HOME, on
 the PATH, or in the packages of the extra `cuda`. DECODING_CUDA_ARCHS names other targets: "80 90"
 is machine code for Ampere and Hopper, which also runs on their kin, and PTX of the last one, which
-newer GPUs compile when they load it; "90a" is for Hopper alone, "90a-virtual" its PTX alone, which
-takes less time to compile; empty, it leaves CUDA out.
+newer GPUs compile when they load it; "90a" is for Hopper alone; empty, it leaves CUDA out.
 
 Other settings: CXX, the C++ compiler; NVCC_APPEND_FLAGS, which nvcc reads itself: for wheels
 --compress-mode=size, which compresses machine code, too; DECODING_KERNELS=0 leaves
@@ -115,12 +114,6 @@ def visible_archs() -> list[str]:
     return sorted({"90a" if number == ("9", "0") else "".join(number) for number in found})
 
 
-def target(arch: str) -> str:
-    """nvcc's option for machine code of "90a", or for PTX of "90a-virtual" (CMake's word)."""
-    name, _, virtual = arch.partition("-")
-    return f"-gencode=arch=compute_{name},code={'compute' if virtual else 'sm'}_{name}"
-
-
 @dataclass(frozen=True)
 class Cuda:
     """A CUDA compiler, and what it builds for."""
@@ -175,8 +168,10 @@ class Cuda:
         "90a", which no other GPU takes."""
         # Instructions that only Hopper has ask for a target of its own.
         exact = ["90a" if arch == "90" else arch for arch in self.archs]
-        newer = [f"{arch}-virtual" for arch in self.archs[-1:] if arch.isdigit()]
-        return " ".join(map(target, exact + newer))
+        real = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in exact]
+        newest = self.archs[-1]
+        newer = [f"-gencode=arch=compute_{newest},code=compute_{newest}"] * newest.isdigit()
+        return " ".join([*real, *newer])
 
 
 def in_module(source: Path, module: str) -> bool:

@@ -13,7 +13,7 @@ from typing_extensions import CapsuleType
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.dtypes import Array, Numbers, Stored
 
-cuda_archs: str  # what there is code for, "80 90"; empty without CUDA
+cuda_archs: str  # what there is machine code for, "80 90"; empty without CUDA
 sources_hash: str  # of the C++ sources that the engine was built from
 
 class Error(RuntimeError): ...

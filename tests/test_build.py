@@ -73,7 +73,6 @@ def test_every_change_of_a_source_changes_the_hash(tmp_path: Path) -> None:
         ("80 90", ["sm_80", "sm_90a", "compute_90"]),
         ("89", ["sm_89", "compute_89"]),
         ("90a", ["sm_90a"]),  # newer GPUs could not compile it
-        ("90a-virtual", ["compute_90a"]),
     ],
 )
 def test_what_is_compiled_for_gpus(archs: str, code: list[str]) -> None:

@@ -132,8 +132,7 @@ def too_old(gpu: tuple[str, int]) -> str:
 
 def oldest() -> int:
     """The least compute capability that the engine was built for, 80 for 8.0."""
-    archs = [arch.partition("-")[0] for arch in _C.cuda_archs.split()]  # "90a-virtual"
-    return min(int(arch.rstrip("af")) for arch in archs)
+    return min(int(arch.rstrip("af")) for arch in _C.cuda_archs.split())
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
