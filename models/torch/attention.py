@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from decoding.models.spec import StackSpec
 from decoding.models.torch.blocks import Block, Dropout, soft_cap
-from decoding.models.torch.positions import Places, causal, turned
+from decoding.models.torch.positions import Places, causal, rotated
 
 
 class Attention(Block):
@@ -76,7 +76,7 @@ class SelfAttention(Attention):
         q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], 2)
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotary is not None and places.angles is not None:
-            q, k = (turned(part, places.angles, self.rotary) for part in (q, k))
+            q, k = (rotated(part, places.angles, self.rotary) for part in (q, k))
         bias = places.biases[self.layer] if places.biases else None
         return self.attend(q, k, v, places.seen(self.window), bias, self.cap)
 

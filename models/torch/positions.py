@@ -46,7 +46,7 @@ def angles_of(frequencies: Tensor, at: Tensor, rotary: RotarySpec) -> Tensor:
     return at[..., None] * frequencies[table].unsqueeze(-2)
 
 
-def turned(x: Tensor, angles: Tensor, rotary: RotarySpec) -> Tensor:
+def rotated(x: Tensor, angles: Tensor, rotary: RotarySpec) -> Tensor:
     """Su et al. 2021. x: [B, T, N, D], the first `rotary.size` numbers of each head are rotated;
     angles: [T, size / 2] or [B, T, size / 2]."""
     pairs, rest = x[..., : rotary.size], x[..., rotary.size :]

@@ -155,7 +155,7 @@ def test_histories_of_many_heads(
 )
 @pytest.mark.parametrize(("beams", "heads"), [(1, (3, 3)), (4, (4, 4)), (2, (6, 2)), (5, (4, 2))])
 @pytest.mark.parametrize("name", [None, "all"])
-def test_queries_and_keys_turn(
+def test_queries_and_keys_are_rotated(
     place: Place,
     name: str | None,
     beams: int,
@@ -173,7 +173,7 @@ def test_queries_and_keys_turn(
 
 @pytest.mark.parametrize(("shared", "position"), LONG)
 @pytest.mark.parametrize(("beams", "heads"), [(1, (3, 3)), (1, (4, 2)), (5, (4, 2))])
-def test_queries_of_long_histories_turn(
+def test_queries_of_long_histories_are_rotated(
     place: Place,
     beams: int,
     heads: tuple[int, int],
@@ -190,7 +190,7 @@ def test_queries_of_long_histories_turn(
 
 @pytest.mark.parametrize(("dim", "position"), [(17, 5), (64, 0), (128, 700)])
 @pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
-def test_turned_keys_are_kept(
+def test_rotated_keys_are_kept(
     place: Place, threads: int, dim: int, position: int, heads: tuple[int, int]
 ) -> None:
     """As apply_rotary makes them; values as they are."""
