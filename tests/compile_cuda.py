@@ -3,8 +3,8 @@
     python -m tests.compile_cuda
 
 nvcc stops at PTX, by when it has read what the host does, too; the C++ compiler reads what is C++.
-That takes a third of the time of a build, and finds what a build does, but for what ptxas and the
-linker say. nvcc is looked for where setup.py does.
+That takes less than half the time of a build, and finds what a build does, but for what ptxas and
+the linker say. nvcc is looked for where setup.py does.
 """
 
 from __future__ import annotations

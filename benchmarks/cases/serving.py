@@ -14,7 +14,7 @@ from benchmarks.online.base import Job
 from benchmarks.online.client import Limits
 
 DEMO = Path(__file__).parent.parent.parent / "models/demo"
-NEW = 32  # new tokens of a translation by random weights, about as many as a line of news has
+NEW = 32  # new tokens of a translation by random weights, as many as a newspaper sentence has
 SOURCES = (8, 56)  # tokens of sources where no text is given
 
 # Configurations of transformers, for weights as it initialises them; positions for long prompts.

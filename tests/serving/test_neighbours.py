@@ -95,8 +95,8 @@ def endings(model: Any, row: list[int], step: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("after", range(1, 5))
 def test_steps_beyond_an_end(after: int, device: str) -> None:
-    """A GPU may be ahead of a request's end, whichever it is: nothing of these steps is told, and
-    who takes over its pages finds what it finds alone."""
+    """A GPU may be ahead of a request's end, whichever it is: nothing of these steps is delivered,
+    and who takes over its pages finds what it finds alone."""
     model, row = ours("gpt2", device), [5, 6, 7]
     longest: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None}
     with tight_engine(model, rows=2, pages=6) as tight:
@@ -104,16 +104,16 @@ def test_steps_beyond_an_end(after: int, device: str) -> None:
             first = tight.submit(row, stream=True, **(longest | ending))
             next_rows = [[8 + after, i] for i in range(4, 7)]
             options = longest | {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}
-            heirs = [tight.submit(other, **options) for other in next_rows]
-            told = outcome(lambda: list(first))  # noqa: B023
-            if isinstance(told, TimeoutError):
+            later = [tight.submit(other, **options) for other in next_rows]
+            found = outcome(lambda: list(first))  # noqa: B023
+            if isinstance(found, TimeoutError):
                 assert "deadline" in ending
             else:
                 own = {key: value for key, value in ending.items() if key != "deadline"}
                 expected = model.generate([row], **(longest | own))
-                tokens = list(itertools.chain.from_iterable(new for [new] in told))
+                tokens = list(itertools.chain.from_iterable(new for [new] in found))
                 assert [*row, *tokens] == expected[0].tolist()
                 assert_same(first.result(60), expected, device)
-            for other, heir in zip(next_rows, heirs, strict=True):
-                assert_same(heir.result(60), model.generate([other], **options), device)
+            for other, request in zip(next_rows, later, strict=True):
+                assert_same(request.result(60), model.generate([other], **options), device)
         assert_idle(tight)

@@ -189,10 +189,10 @@ def test_arrays_may_be_changed_at_once(name: str, options: dict[str, Any]) -> No
     """Also that of an engine's first request, and that of one that steps alone."""
     expected = ours(name).generate([[12, 13, 14]], **MOST)
     for array in (np.array, torch.tensor):
-        with decoding.Engine(ours(name)) as engine:
+        with decoding.Engine(ours(name)) as fresh:
             for _ in range(3):
                 given = array([12, 13, 14])
-                request = engine.submit(given, **MOST, **options)
+                request = fresh.submit(given, **MOST, **options)
                 given[:] = 20
                 assert_same(request.result(), expected)
 

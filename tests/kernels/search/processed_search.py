@@ -54,7 +54,8 @@ def ints(values: Any) -> Tensor:
 class Search:
     """A search in the middle: random beams over random texts of few tokens, so that much repeats.
 
-    The trellis and its two indirection tables are as beam_step leaves them before step `step`.
+    The beams' history and its two indirection tables are as beam_step leaves them before step
+    `step`.
     """
 
     seed: int
