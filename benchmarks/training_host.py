@@ -36,6 +36,17 @@ def rms_norm(library: Any, x: Tensor, weights: Sequence[Tensor], ids: Tensor) ->
     return library.rms_norm(x, x.shape[1:], weights[0])  # type: ignore[no-any-return]
 
 
+def block_end(library: Any, x: Tensor, weights: Sequence[Tensor], ids: Tensor) -> Tensor:
+    """What follows the last product in a post-norm block."""
+    y: Tensor
+    gamma, beta = weights
+    if library is ours:
+        y, _ = ours.add_layer_norm(x, x, x.shape[1:], gamma, beta, input_bias=gamma, dropout=0.1)
+    else:
+        y = F.layer_norm(F.dropout(x + gamma, 0.1) + x, x.shape[1:], gamma, beta)
+    return y
+
+
 def softmax(library: Any, x: Tensor, weights: Sequence[Tensor], ids: Tensor) -> Tensor:
     return library.softmax(x, -1)  # type: ignore[no-any-return]
 
@@ -94,7 +105,7 @@ def main() -> None:
     torch.set_num_threads(1)
     place = {"device": options.device, "dtype": getattr(torch, options.dtype)}
     print(f"{'us a call':14}  {'forward':>7}  {'torch':>7}  {'both':>7}  {'torch':>7}")
-    for op in (layer_norm, rms_norm, softmax, dropout, embedding, cross_entropy):
+    for op in (layer_norm, rms_norm, block_end, softmax, dropout, embedding, cross_entropy):
         line = []
         for gradients in (False, True):
             for library in (ours, F):

@@ -169,14 +169,17 @@ class training:
         sum: Tensor | None,
         eps: float,
         rms: bool,
+        dropout: float = 0.0,
+        seed: Tensor | None = None,
         isa: str = "",
         threads: int = 0,
     ) -> None:
-        """Writes norm(x + bias + residual) to y, and what is normed, rounded to T, to sum.
+        """Writes norm(dropout(x + bias) + residual) to y, and what is normed, rounded to T, to sum.
 
-        x, residual, y, sum: T [rows, cols]; sum is None where there is neither bias nor residual.
+        x, residual, y, sum: T [rows, cols]; sum is None where nothing is added and dropped.
         gamma, beta, bias: T [cols], or float32 beside two-byte T. stats: R [2, rows], the mean and
-        the factor of each row for norm_backward; rms has no mean and no beta: [1, rows].
+        the factor of each row for norm_backward; rms has no mean and no beta: [1, rows]. dropout,
+        seed: as of `dropout`.
         """
     @staticmethod
     def norm_backward(
@@ -189,14 +192,18 @@ class training:
         dbeta: Tensor | None,
         dbias: Tensor | None,
         dsum: Tensor | None,
+        dresidual: Tensor | None = None,
+        dropout: float = 0.0,
+        seed: Tensor | None = None,
         isa: str = "",
         threads: int = 0,
     ) -> None:
         """Writes the gradients of `norm`: kernels/rows/norm.h. The same bits every time.
 
         s: T [rows, cols], what was normed (`sum`, or x); dsum: what comes to it from elsewhere.
-        dx: T [rows, cols], the gradient of x and residual; dgamma, dbeta, dbias as gamma there,
-        None where nobody asks. stats: as `norm` left them.
+        dx: T [rows, cols], the gradient of x, and of the residual where nothing is dropped;
+        dresidual: else that of the residual. dgamma, dbeta, dbias as gamma there. All but dx are
+        None where nobody asks. stats: as `norm` left them; dropout, seed: as it had them.
         """
     @staticmethod
     def embed(

@@ -229,9 +229,7 @@ class Tensors {
 // An uninitialised tensor on the device of `like`; dtype: "float32".
 inline py::object empty_like(const py::object& like, const char* dtype,
                              const std::vector<int64_t>& shape) {
-  const py::module_ torch = py::module_::import("torch");
-  return torch.attr("empty")(shape, py::arg("dtype") = torch.attr(dtype),
-                             py::arg("device") = like.attr("device"));
+  return like.attr("new_empty")(shape, py::arg("dtype") = py::module_::import("torch").attr(dtype));
 }
 
 // None for int32, which no matrix is.

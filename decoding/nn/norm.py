@@ -1,4 +1,5 @@
-"""Layer norm and RMS norm, fused with the bias and residual that a Transformer adds before them."""
+"""Layer norm and RMS norm, fused with the bias, dropout and residual that a Transformer has before
+them: LightSeq2 (Wang et al. 2022) fuses those three."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training
+from decoding.nn.dropout import check_probability, new_seed
 from decoding.nn.operators import new_numbers, operator, sum_dtype, weights_beside
 
 Shape = Sequence[int]
@@ -22,14 +24,18 @@ def layer_norm(
     eps: float = 1e-5,
     *,
     input_bias: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """torch.nn.functional.layer_norm of input + input_bias.
+    """torch.nn.functional.layer_norm of dropout(input + input_bias).
 
     weight, bias, input_bias: [normalized_shape]; beside half precision they may be float32. The
     result has the input's type, under autocast too (where torch makes it float32 on a GPU); sums
-    are float32, or float64 for float64. Raises ValueError for shapes that do not fit.
+    are float32, or float64 for float64. dropout: the probability of 0; what is dropped follows from
+    torch's generator of the device and is not stored. Raises ValueError for shapes that do not fit
+    and for a probability that is none.
     """
-    y, _ = norm(input, None, input_bias, normalized_shape, weight, bias, eps, rms=False)
+    weights = (input_bias, weight, bias)
+    y, _ = norm(input, None, weights, normalized_shape, eps, dropout, rms=False)
     return y
 
 
@@ -42,12 +48,15 @@ def add_layer_norm(
     eps: float = 1e-5,
     *,
     input_bias: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The layer norm of input + input_bias + residual, and that sum, which the next block adds to.
+    """The layer norm of dropout(input + input_bias) + residual, and that sum, which the next block
+    adds to.
 
     residual: of the input's shape; of another type, both take the wider one. Else as `layer_norm`.
     """
-    return norm(input, residual, input_bias, normalized_shape, weight, bias, eps, rms=False)
+    weights = (input_bias, weight, bias)
+    return norm(input, residual, weights, normalized_shape, eps, dropout, rms=False)
 
 
 def rms_norm(
@@ -57,12 +66,14 @@ def rms_norm(
     eps: float | None = None,
     *,
     input_bias: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """torch.nn.functional.rms_norm of input + input_bias; the rest as for `layer_norm`.
+    """torch.nn.functional.rms_norm of dropout(input + input_bias); the rest as for `layer_norm`.
 
     eps None: the rounding step of the type that sums have.
     """
-    y, _ = norm(input, None, input_bias, normalized_shape, weight, None, eps, rms=True)
+    weights = (input_bias, weight, None)
+    y, _ = norm(input, None, weights, normalized_shape, eps, dropout, rms=True)
     return y
 
 
@@ -74,64 +85,81 @@ def add_rms_norm(
     eps: float | None = None,
     *,
     input_bias: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The RMS norm of input + input_bias + residual, and that sum; see `add_layer_norm`."""
-    return norm(input, residual, input_bias, normalized_shape, weight, None, eps, rms=True)
+    """As `add_layer_norm`, with the RMS norm of the sum."""
+    weights = (input_bias, weight, None)
+    return norm(input, residual, weights, normalized_shape, eps, dropout, rms=True)
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch.nn.LayerNorm. With a residual it returns a pair, as functional.add_layer_norm."""
+    """torch.nn.LayerNorm. With a residual it returns a pair, as functional.add_layer_norm. dropout:
+    in training mode."""
 
     def forward(
-        self, input: Tensor, residual: Tensor | None = None, input_bias: Tensor | None = None
+        self,
+        input: Tensor,
+        residual: Tensor | None = None,
+        input_bias: Tensor | None = None,
+        dropout: float = 0.0,
     ) -> Any:
-        how = (self.normalized_shape, self.weight, self.bias, self.eps)
-        if residual is None:
-            return layer_norm(input, *how, input_bias=input_bias)
-        return add_layer_norm(input, residual, *how, input_bias=input_bias)
+        weights = (input_bias, self.weight, self.bias)
+        dropout = dropout if self.training else 0.0
+        found = norm(input, residual, weights, self.normalized_shape, self.eps, dropout, rms=False)
+        return found[0] if residual is None else found
 
 
 class RMSNorm(nn.RMSNorm):
-    """torch.nn.RMSNorm. With a residual it returns a pair, as functional.add_rms_norm."""
+    """torch.nn.RMSNorm. With a residual it returns a pair, as functional.add_rms_norm. dropout: in
+    training mode."""
 
     def forward(
-        self, input: Tensor, residual: Tensor | None = None, input_bias: Tensor | None = None
+        self,
+        input: Tensor,
+        residual: Tensor | None = None,
+        input_bias: Tensor | None = None,
+        dropout: float = 0.0,
     ) -> Any:
-        how = (self.normalized_shape, self.weight, self.eps)
-        if residual is None:
-            return rms_norm(input, *how, input_bias=input_bias)
-        return add_rms_norm(input, residual, *how, input_bias=input_bias)
+        weights = (input_bias, self.weight, None)
+        dropout = dropout if self.training else 0.0
+        found = norm(input, residual, weights, self.normalized_shape, self.eps, dropout, rms=True)
+        return found[0] if residual is None else found
 
 
 def norm(
     input: Tensor,
     residual: Tensor | None,
-    input_bias: Tensor | None,
+    weights: tuple[Tensor | None, Tensor | None, Tensor | None],
     normalized_shape: Shape,
-    weight: Tensor | None,
-    bias: Tensor | None,
     eps: float | None,
+    dropout: float,
     rms: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The norm of the sum of the given terms, and that sum."""
+    """The norm of dropout(input + input_bias) + residual, and what was normed. weights: input_bias,
+    weight and bias."""
     shape = tuple(normalized_shape)
     if not shape or input.shape[-len(shape) :] != shape:
         raise ValueError(f"the input must end in {list(shape)}, it is {list(input.shape)}")
+    check_probability(dropout)
+    like = input  # has the type of the sum
     if residual is not None:
         if residual.shape != input.shape:
             raise ValueError(
                 f"residual must be {list(input.shape)} as the input, got {list(residual.shape)}"
             )
-        dtype = torch.promote_types(input.dtype, residual.dtype)
-        input, residual = input.to(dtype), rows(residual.to(dtype), shape)
+        if residual.dtype != input.dtype:
+            residual = residual.to(torch.promote_types(input.dtype, residual.dtype))
+        like = residual = rows(residual, shape)
     if eps is None:
-        eps = torch.finfo(sum_dtype(input)).eps
-    added, *weights = weights_beside(input, shape, input_bias=input_bias, weight=weight, bias=bias)
+        eps = torch.finfo(sum_dtype(like)).eps
+    input_bias, weight, bias = weights
+    added, *scales = weights_beside(like, shape, input_bias=input_bias, weight=weight, bias=bias)
     x = rows(input, shape)
-    if residual is None and added is None:
-        y, *_ = norm_rows(x, *weights, eps, rms)
+    if residual is None and added is None and dropout == 0:
+        y, *_ = norm_rows(x, *scales, eps, rms)
         return (y if len(shape) == 1 else y.view(input.shape)), input
-    y, total, *_ = add_norm_rows(x, residual, added, *weights, eps, rms)
+    seed = new_seed(x.device) if dropout else None
+    y, total, *_ = add_norm_rows(x, residual, added, *scales, eps, rms, dropout, seed)
     return (y, total) if len(shape) == 1 else (y.view(input.shape), total.view(input.shape))
 
 
@@ -170,11 +198,17 @@ def add_norm_rows(
     bias: Tensor | None,
     eps: float,
     rms: bool,
+    dropout: float,
+    seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The norm of the sum of x, residual, [..., cols], and input_bias, [cols]; one of the two is
-    given. Returns the sum after the norm, else as norm_rows."""
-    y, total, stats = torch.empty_like(x), torch.empty_like(x), stats_of(x, rms)
-    training.norm(x, y, stats, weight, bias, residual, input_bias, total, eps, rms)
+    """The norm of dropout(x + input_bias) + residual, of which something is there. x: [..., cols],
+    cast to the residual's type; input_bias: [cols]; seed: int64 [1]. Returns the sum after the
+    norm, else as norm_rows."""
+    wide = as_residual(x, residual)
+    total = torch.empty_like(x) if wide is x else wide
+    y, stats = torch.empty_like(wide), stats_of(wide, rms)
+    how = (eps, rms, dropout, seed)
+    training.norm(wide, y, stats, weight, bias, residual, input_bias, total, *how)
     return y, total, stats
 
 
@@ -187,8 +221,16 @@ def _(
     bias: Tensor | None,
     eps: float,
     rms: bool,
+    dropout: float,
+    seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    x = as_residual(x, residual)
     return torch.empty_like(x), torch.empty_like(x), stats_of(x, rms)
+
+
+def as_residual(x: Tensor, residual: Tensor | None) -> Tensor:
+    """x in the residual's type."""
+    return x if residual is None or residual.dtype == x.dtype else x.to(residual.dtype)
 
 
 def stats_of(x: Tensor, rms: bool) -> Tensor:
@@ -205,13 +247,17 @@ def norm_gradient(
     stats: Tensor,
     dtype: torch.dtype,
     wanted: Sequence[bool],
+    dropout: float,
+    seed: Tensor | None,
 ) -> list[Tensor]:
-    """Of the sum that was normed, [..., cols], and of those that are wanted of weight, bias and
-    input_bias, [cols] of `dtype`. dtotal: the gradient of the sum itself."""
+    """Of the input, [..., cols] as the sum `total` that was normed; and of those that are wanted of
+    weight, bias and input_bias, [cols] of `dtype`, and of the residual, which has the input's where
+    nothing is dropped. dtotal: the gradient of the sum itself."""
     found = gradients_of(total, dtype, wanted)
     rest = iter(found[1:])
-    dgamma, dbeta, dbias = (next(rest) if needed else None for needed in wanted)
-    training.norm_backward(total, dy, found[0], stats, weight, dgamma, dbeta, dbias, dtotal)
+    dgamma, dbeta, dbias, dresidual = (next(rest) if needed else None for needed in wanted)
+    gradients = (dgamma, dbeta, dbias, dtotal, dresidual)
+    training.norm_backward(total, dy, found[0], stats, weight, *gradients, dropout, seed)
     return found
 
 
@@ -224,6 +270,8 @@ def _(
     stats: Tensor,
     dtype: torch.dtype,
     wanted: Sequence[bool],
+    dropout: float,
+    seed: Tensor | None,
 ) -> list[Tensor]:
     return gradients_of(total, dtype, wanted)
 
@@ -231,35 +279,39 @@ def _(
 def gradients_of(total: Tensor, dtype: torch.dtype, wanted: Sequence[bool]) -> list[Tensor]:
     """Memory for the results of norm_gradient."""
     found, cols = [torch.empty_like(total)], total.shape[-1]
-    for needed in wanted:
+    *weights, residual = wanted
+    for needed in weights:
         if needed:
             found.append(new_numbers(total, cols, dtype))
+    if residual:
+        found.append(torch.empty_like(total))
     return found
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, weight, bias, *_ = inputs
-    keep_sum(ctx, x, (weight, bias), output[1])
+    ctx.dtype = dtype_of(weight, bias, like=x)
+    ctx.save_for_backward(x, weight, output[1])
 
 
 def keep_of_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, _, input_bias, weight, bias, *_ = inputs
+    x, _, input_bias, weight, bias, _, _, ctx.dropout, seed = inputs
     _, total, stats = output
-    keep_sum(ctx, total, (weight, bias, input_bias), stats)
+    ctx.dtype, ctx.input_dtype = dtype_of(weight, bias, input_bias, like=total), x.dtype
+    ctx.save_for_backward(total, weight, stats, seed)
     ctx.set_materialize_grads(False)
 
 
-def keep_sum(ctx: Any, total: Tensor, weights: tuple[Tensor | None, ...], stats: Tensor) -> None:
-    """What the gradients need."""
-    ctx.dtype = next((weight.dtype for weight in weights if weight is not None), total.dtype)
-    ctx.save_for_backward(total, weights[0], stats)
+def dtype_of(*weights: Tensor | None, like: Tensor) -> torch.dtype:
+    """That of weights and of their gradients."""
+    return next((weight.dtype for weight in weights if weight is not None), like.dtype)
 
 
 def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, stats = ctx.saved_tensors
     _, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-    wanted = [wants_weight, wants_bias, False]
-    found = norm_gradient(x, dy.contiguous(), None, weight, stats, ctx.dtype, wanted)
+    wanted = [wants_weight, wants_bias, False, False]
+    found = norm_gradient(x, dy.contiguous(), None, weight, stats, ctx.dtype, wanted, 0.0, None)
     dweight, dbias = found[1] if wants_weight else None, found[-1] if wants_bias else None
     return found[0], dweight, dbias, None, None
 
@@ -267,14 +319,19 @@ def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
 def backward_of_sum(
     ctx: Any, dy: Tensor | None, dtotal: Tensor | None, *_: Tensor
 ) -> tuple[Tensor | None, ...]:
-    total, weight, stats = ctx.saved_tensors
-    _, wants_residual, wants_input_bias, *rest = ctx.needs_input_grad[:5]
-    wanted = [*rest, wants_input_bias]
+    total, weight, stats, seed = ctx.saved_tensors
+    _, wants_residual, wants_input_bias, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+    wanted = [wants_weight, wants_bias, wants_input_bias, wants_residual and ctx.dropout > 0]
     dy = torch.zeros_like(total) if dy is None else dy.contiguous()
     dtotal = None if dtotal is None else dtotal.contiguous()
-    dx, *found = norm_gradient(total, dy, dtotal, weight, stats, ctx.dtype, wanted)
-    dweight, dbias, dinput_bias = (found.pop(0) if needed else None for needed in wanted)
-    return dx, dx if wants_residual else None, dinput_bias, dweight, dbias, None, None
+    how = (ctx.dtype, wanted, ctx.dropout, seed)
+    dx, *found = norm_gradient(total, dy, dtotal, weight, stats, *how)
+    rest = iter(found)
+    dweight, dbias, dinput_bias, dresidual = (next(rest) if needed else None for needed in wanted)
+    if wants_residual and dresidual is None:
+        dresidual = dx
+    dx = dx if dx.dtype == ctx.input_dtype else dx.to(ctx.input_dtype)
+    return dx, dresidual, dinput_bias, dweight, dbias, None, None, None, None
 
 
 norm_rows.register_autograd(backward, setup_context=keep)

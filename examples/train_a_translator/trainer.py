@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.torch.blocks import Dropout
+from decoding.models.torch.attention import CrossAttention, SelfAttention
+from decoding.models.torch.blocks import Block, Dropout, FeedForward
 from decoding.models.torch.stack import Embedding
 from decoding.models.torch.transformer import Transformer
 from decoding.nn import fuse
@@ -63,14 +66,56 @@ class FusedEmbedding(Embedding):
         )
 
 
+class FusedBlock(Block):
+    """A post-norm block in which one kernel follows the last product: it adds the product's bias,
+    drops out, adds the residual and norms."""
+
+    last: str  # the name of that product
+
+    def forward(self, x: Tensor, *context: Any) -> Tensor:
+        bias = getattr(self, self.last).bias
+        y: Tensor
+        y, _ = self.norm(self.compute(x, *context), x, bias, self.dropout.p)
+        return y
+
+
+class FusedSelfAttention(FusedBlock, SelfAttention):
+    last = "out"
+
+
+class FusedCrossAttention(FusedBlock, CrossAttention):
+    last = "out"
+
+
+class FusedFeedForward(FusedBlock, FeedForward):
+    last = "down"
+
+
+class BiasLater(nn.Linear):
+    """A Linear whose bias the next kernel adds."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight)
+
+
+FUSED: dict[type[nn.Module], type[nn.Module]] = {
+    Embedding: FusedEmbedding,
+    SelfAttention: FusedSelfAttention,
+    CrossAttention: FusedCrossAttention,
+    FeedForward: FusedFeedForward,
+}
+
+
 def make_model(spec: ModelSpec, dropout: Dropout, plain: bool) -> Transformer:
     """A Transformer with one table for source, target and output. plain: with torch's own modules
     alone."""
     model = Transformer(spec, tied=True, dropout=dropout)
     if not plain:
         fuse(model)
-        for stack in (model.encoder, model.decoder):
-            stack.embed.__class__ = FusedEmbedding
+        for part in model.modules():
+            part.__class__ = FUSED.get(type(part), type(part))
+            if isinstance(part, FusedBlock):
+                getattr(part, part.last).__class__ = BiasLater
     return model
 
 

@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding import nn
-from decoding.nn.functional import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from decoding.nn.functional import (
+    add_layer_norm,
+    add_rms_norm,
+    dropout,
+    layer_norm,
+    rms_norm,
+)
 from tests.conftest import assert_same_bits, random
 from tests.training.gradients import DTYPES, assert_gradients_within_torch
 
@@ -152,11 +158,50 @@ def test_autocast_keeps_the_inputs_type(device: str) -> None:
         assert module(x).dtype == torch.bfloat16
 
 
-def test_residuals_of_another_type_are_met_by_the_wider() -> None:
-    x, residual = random(3, COLS).bfloat16(), random(3, COLS, seed=1)
-    y, total = add_layer_norm(x, residual, (COLS,))
-    assert y.dtype == total.dtype == torch.float32
-    assert_same_bits(total, x + residual)
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_residuals_of_another_type_are_met_by_the_wider(device: str, rate: float) -> None:
+    """Gradients keep the types of what they belong to."""
+    for dtypes in [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]:
+        x, residual = (
+            random(3, COLS, seed=i).to(device, dtype).requires_grad_()
+            for i, dtype in enumerate(dtypes)
+        )
+        y, total = add_layer_norm(x, residual, (COLS,), dropout=rate)
+        assert y.dtype == total.dtype == torch.float32
+        gradients = torch.autograd.grad(y.sin().sum() + total.sum(), (x, residual))
+        assert tuple(gradient.dtype for gradient in gradients) == dtypes
+        if rate == 0:
+            assert_same_bits(total.detach().cpu(), (x + residual).detach().cpu())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rms", [False, True])
+def test_dropout_before_the_residual(device: str, dtype: torch.dtype, rms: bool) -> None:
+    """It drops what functional.dropout drops."""
+    x, residual, weight, _, extra = inputs(device, dtype, 6, COLS)
+    torch.manual_seed(3)
+    kept = dropout(torch.ones_like(x, dtype=torch.float32), 0.3) != 0
+
+    def ours(x: Tensor, residual: Tensor, w: Tensor, extra: Tensor) -> Any:
+        torch.manual_seed(3)
+        add_norm = add_rms_norm if rms else add_layer_norm
+        return add_norm(x, residual, (COLS,), w, input_bias=extra, dropout=0.3)
+
+    def theirs(x: Tensor, residual: Tensor, w: Tensor, extra: Tensor) -> Any:
+        total = (x + extra) * kept / 0.7 + residual
+        return (F.rms_norm if rms else F.layer_norm)(total, (COLS,), w), total
+
+    assert_gradients_within_torch(ours, theirs, x, residual, weight, extra)
+
+
+def test_modules_drop_in_training_alone() -> None:
+    x = random(50, COLS)
+    for module in (nn.LayerNorm(COLS), nn.RMSNorm(COLS)):
+        torch.manual_seed(3)
+        y = module(x, dropout=0.5)
+        torch.manual_seed(3)
+        torch.testing.assert_close(y, module(dropout(x, 0.5)))
+        assert_same_bits(module.eval()(x, dropout=0.5).detach(), module(x).detach())
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -205,6 +250,7 @@ def test_only_the_sum_is_used() -> None:
         ({"weight": random(3)}, r"weight must be \[40\], got \[3\]"),
         ({"input_bias": random(2, COLS)}, r"input_bias must be \[40\], got \[2, 40\]"),
         ({"residual": random(1, COLS)}, r"residual must be \[2, 40\]"),
+        ({"dropout": 1.5}, "probability of dropping must be from 0 to 1, got 1.5"),
     ],
 )
 def test_bad_shapes(how: dict[str, Any], text: str) -> None:

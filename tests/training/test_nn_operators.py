@@ -29,6 +29,7 @@ def cases() -> list[Any]:
     ones = (random(5, 2).abs(), torch.tensor(1.0), torch.ones(1), -100, 0.1)
     product = (leaf(5, 3), leaf(7, 3), leaf(7), *loss)
     embedded = (ids, leaf(10, 4), leaf(6, 4))
+    half = random(5, 7).bfloat16().requires_grad_()
     return [
         (ops.cross_entropy, (leaf(5, 7), *loss, "mean", torch.float32, False)),
         (ops.cross_entropy, (leaf(5, 7), *loss, "none", torch.float32, False)),
@@ -44,8 +45,8 @@ def cases() -> list[Any]:
         ),
         (ops.norm, (leaf(5, 7), *columns[:2], 1e-5, False)),
         (ops.norm, (leaf(5, 7), columns[0], None, 1e-5, True)),
-        (ops.add_norm, (leaf(5, 7), leaf(5, 7, seed=1), *columns, 1e-5, False)),
-        (ops.add_norm, (leaf(5, 7), leaf(5, 7, seed=1), None, columns[0], None, 1e-5, True)),
+        (ops.add_norm, (leaf(5, 7), leaf(5, 7, seed=1), *columns, 1e-5, False, 0.0, None)),
+        (ops.add_norm, (half, leaf(5, 7, seed=1), None, columns[0], None, 1e-5, True, 0.3, seed)),
         (ops.embed, (*embedded, None, 2, 0, 2.0, 0.0, None)),
         (ops.embed, (*embedded, torch.tensor([0, 5, 1, 0]), 4, -1, 1.0, 0.4, seed)),
         (ops.dropout, (leaf(5, 7), 0.3, seed)),
@@ -76,7 +77,7 @@ class Small(torch.nn.Module):
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         x = self.embed(ids)
-        y, total = self.norm(self.dropout(x), x)
+        y, total = self.norm(self.dropout(x), x, dropout=self.dropout.p)
         y = self.rms(total + self.softmax(y)).flatten(0, 1)
         first: Tensor = self.loss(self.output(y), labels.flatten())
         second: Tensor = self.linear_loss(y, labels.flatten())

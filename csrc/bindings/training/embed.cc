@@ -44,12 +44,6 @@ IdFault* id_fault(const Tensors& in) {
   return fault;
 }
 
-Dropout dropout_of(const Tensors& in, double probability, const object& seed) {
-  CHECK(probability >= 0.0 && probability <= 1.0, "dropout must be 0 to 1, got ", probability);
-  if (probability == 0.0) return {};
-  return Dropout::of(probability, in.data<int64_t>(seed, "seed", {1}));
-}
-
 void bind_embed(py::module_& training) {
   training.def(
       "embed",

@@ -28,14 +28,15 @@ void bind_norm(py::module_& training) {
   training.def(
       "norm",
       [](object x, object y, object stats, object gamma, object beta, object residual, object bias,
-         object sum, double eps, bool rms, const string& isa, int threads) {
+         object sum, double eps, bool rms, double dropout, object seed, const string& isa,
+         int threads) {
         run_training(
             x, {isa, threads},
             [&]<typename T>(const Tensors& in) {
               const auto [from, rows, cols] = in.rows(x, "x");
               const auto& shape = from.shape();
-              CHECK(sum.is_none() == (bias.is_none() && residual.is_none()),
-                    "there is a sum where something is added, and only there");
+              CHECK(sum.is_none() == (bias.is_none() && residual.is_none() && dropout == 0.0),
+                    "there is a sum where something is added or dropped, and only there");
               auto* const mean = in.numbers<Real<T>>(stats, "stats", rms ? rows : 2 * rows);
               return TrainingNormParams<T>{
                   .x = from.data<T>(),
@@ -50,20 +51,23 @@ void bind_norm(py::module_& training) {
                   .rows = static_cast<int>(rows),
                   .cols = static_cast<int>(cols),
                   .eps = eps,
-                  .rms = rms};
+                  .rms = rms,
+                  .dropout = dropout_of(in, dropout, seed)};
             },
             [](auto& stream, const auto& params) { training_norm(stream, params); });
       },
       py::arg("x"), py::arg("y"), py::arg("stats"), py::arg("gamma"), py::arg("beta"),
       py::arg("residual"), py::arg("bias"), py::arg("sum"), py::arg("eps"), py::arg("rms"),
-      py::arg("isa") = "", py::arg("threads") = 0);
+      py::arg("dropout") = 0.0, py::arg("seed") = py::none(), py::arg("isa") = "",
+      py::arg("threads") = 0);
 }
 
 void bind_norm_backward(py::module_& training) {
   training.def(
       "norm_backward",
       [](object s, object dy, object dx, object stats, object gamma, object dgamma, object dbeta,
-         object dbias, object dsum, const string& isa, int threads) {
+         object dbias, object dsum, object dresidual, double dropout, object seed,
+         const string& isa, int threads) {
         Scratch scratch;
         run_training(
             s, {isa, threads},
@@ -76,6 +80,8 @@ void bind_norm_backward(py::module_& training) {
               const bool rms = kept.numel() == rows;
               CHECK(rms || kept.numel() == 2 * rows, "stats must have ", rows, " numbers, or ",
                     2 * rows, ", has ", kept.numel());
+              CHECK(dresidual.is_none() || dropout > 0.0,
+                    "without dropout the residual has the gradient dx");
               return NormBackwardParams<T>{
                   .s = from.data<T>(),
                   .dy = in.data<T>(dy, "dy", shape),
@@ -84,18 +90,21 @@ void bind_norm_backward(py::module_& training) {
                   .mean = rms ? nullptr : kept.data<R>(),
                   .rstd = kept.data<R>() + (rms ? 0 : rows),
                   .dx = in.data<T>(dx, "dx", shape),
+                  .dresidual = in.data_or_null<T>(dresidual, "dresidual", shape),
                   .dgamma = weight_of<T>(in, dgamma, "dgamma", cols),
                   .dbeta = weight_of<T>(in, dbeta, "dbeta", cols),
                   .dbias = weight_of<T>(in, dbias, "dbias", cols),
                   .partial = totals ? scratch.take<R>(in, s, 3 * kNormLines * cols) : nullptr,
                   .rows = static_cast<int>(rows),
-                  .cols = static_cast<int>(cols)};
+                  .cols = static_cast<int>(cols),
+                  .dropout = dropout_of(in, dropout, seed)};
             },
             [](auto& stream, const auto& params) { norm_backward(stream, params); });
       },
       py::arg("s"), py::arg("dy"), py::arg("dx"), py::arg("stats"), py::arg("gamma"),
-      py::arg("dgamma"), py::arg("dbeta"), py::arg("dbias"), py::arg("dsum"), py::arg("isa") = "",
-      py::arg("threads") = 0);
+      py::arg("dgamma"), py::arg("dbeta"), py::arg("dbias"), py::arg("dsum"),
+      py::arg("dresidual") = py::none(), py::arg("dropout") = 0.0, py::arg("seed") = py::none(),
+      py::arg("isa") = "", py::arg("threads") = 0);
 }
 
 void bind_softmax(py::module_& training) {

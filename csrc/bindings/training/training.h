@@ -12,6 +12,7 @@
 #include "bindings/unlocked.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/team.h"
+#include "kernels/rows/dropout.h"
 #ifdef DECODING_CUDA
 #include "bindings/cuda.h"
 #endif
@@ -118,6 +119,13 @@ Fault* fault_memory([[maybe_unused]] const Tensors& in) {
   }
 #endif
   return nullptr;
+}
+
+// seed: int64 [1]; unused where nothing is dropped.
+inline Dropout dropout_of(const Tensors& in, double probability, const py::object& seed) {
+  CHECK(probability >= 0.0 && probability <= 1.0, "dropout must be 0 to 1, got ", probability);
+  if (probability == 0.0) return {};
+  return Dropout::of(probability, in.data<int64_t>(seed, "seed", {1}));
 }
 
 void bind_training_loss(py::module_& training);   // loss.cc

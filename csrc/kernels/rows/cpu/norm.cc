@@ -2,17 +2,18 @@
 
 #include "kernels/cpu/normalize.h"
 #include "kernels/cpu/stream.h"
+#include "kernels/rows/cpu/dropout_factors.h"
 #include "kernels/rows/cpu/weight.h"
 
 namespace decoding {
 namespace cpu {
 namespace {
 
-// Writes row r of x + bias + residual, rounded to T.
+// Writes the row of dropout(x + bias) + residual that begins at `at`, rounded to T.
 template <typename T>
 void add_up(const TrainingNormParams<T>& p, size_t at) {
-  for_vectors(p.cols, [&](int c, auto... count) {
-    Lanes<T> sum = load(p.x + at + c, count...) + load(p.bias, 0, c, count...);
+  for_dropped_vectors<T>(p.dropout, at, p.cols, [&](int c, Lanes<T> factors, auto... count) {
+    Lanes<T> sum = (load(p.x + at + c, count...) + load(p.bias, 0, c, count...)) * factors;
     if (p.residual != nullptr) sum += load(p.residual + at + c, count...);
     store(p.sum + at + c, sum, count...);
   });

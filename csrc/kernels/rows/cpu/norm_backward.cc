@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/stream.h"
+#include "kernels/rows/cpu/dropout_factors.h"
 #include "kernels/rows/cpu/weight.h"
 #include "kernels/rows/norm.h"
 
@@ -53,11 +54,13 @@ void backward_row(const NormBackwardParams<T>& p, int r, const Lines<Real<T>>& l
   });
   const Vector mean_g = broadcast(p.mean != nullptr ? sum_of(sum_g) / p.cols : Real<T>(0));
   const Vector mean_gz = broadcast(sum_of(sum_gz) / p.cols);
-  for_vectors(p.cols, [&](int c, auto... count) {
+  for_dropped_vectors<T>(p.dropout, at, p.cols, [&](int c, Vector factors, auto... count) {
     const Vector dy = load(p.dy + at + c, count...), z = z_of(c, count...);
     const Vector g = dy * load(p.gamma, 1, c, count...);
-    Vector dx = rstd * (g - mean_g - z * mean_gz);
-    if (p.dsum != nullptr) dx += load(p.dsum + at + c, count...);
+    Vector ds = rstd * (g - mean_g - z * mean_gz);
+    if (p.dsum != nullptr) ds += load(p.dsum + at + c, count...);
+    if (p.dresidual != nullptr) store(p.dresidual + at + c, ds, count...);
+    const Vector dx = ds * factors;
     store(p.dx + at + c, dx, count...);
     add_to(lines.of[kGamma], dy * z, c, count...);
     add_to(lines.of[kBeta], dy, c, count...);

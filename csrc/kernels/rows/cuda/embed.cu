@@ -33,7 +33,8 @@ struct LoadEmbedding {
     }
     return raw;
   }
-  __device__ __forceinline__ void values(const Raw& raw, const Columns&, float (&x)[pack]) const {
+  __device__ __forceinline__ void values(int, int, const Raw& raw, const Columns&,
+                                         float (&x)[pack]) const {
     float position[pack];
     raw.token.unpack(x);
     raw.position.unpack(position);
@@ -48,7 +49,7 @@ __global__ void embed_kernel(const LoadEmbedding<T, pack> load, const StoreRows<
   let_next_start();
   for (int col = threadIdx.x * pack; col < load.hidden; col += blockDim.x * pack) {
     float x[pack];
-    load.values(load.fetch(blockIdx.x, col), {}, x);
+    load.values(blockIdx.x, col, load.fetch(blockIdx.x, col), {}, x);
     y.store(blockIdx.x, col, {}, {}, x);
   }
 }

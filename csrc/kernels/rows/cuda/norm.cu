@@ -1,4 +1,6 @@
-// y = norm(x) + residual, and norm(x + bias + residual), over the last axis; the work is row.cuh's.
+// y = norm(x) + residual, and norm(dropout(x + bias) + residual), over the last axis; the work is
+// row.cuh's.
+#include "kernels/rows/cuda/dropout.cuh"
 #include "kernels/rows/cuda/row_norm.cuh"
 #include "kernels/rows/norm.h"
 
@@ -16,7 +18,7 @@ void norm_rows(cuda::Stream& stream, const LayerNormParams<T>& p) {
   }
 }
 
-// x + bias + residual, rounded to T, which is kept.
+// dropout(x + bias) + residual, rounded to T, which is kept.
 template <typename T, int pack>
 struct LoadSummed {
   static constexpr int kPack = pack;
@@ -27,7 +29,8 @@ struct LoadSummed {
   const T* x;            // [rows, cols]
   const T* residual;     // [rows, cols], may be null
   Weight<const T> bias;  // [cols], may be null
-  T* sum;                // [rows, cols]
+  Dropout dropout;
+  T* sum;  // [rows, cols]
   int cols;
 
   __device__ __forceinline__ Columns columns(int col) const {
@@ -40,13 +43,16 @@ struct LoadSummed {
     if (residual != nullptr) raw.residual = raw.residual.load(residual + at);
     return raw;
   }
-  __device__ __forceinline__ void values(const Raw& raw, const Columns& columns,
+  __device__ __forceinline__ void values(int row, int col, const Raw& raw, const Columns& columns,
                                          float (&x)[pack]) const {
     float more[pack];
     raw.x.unpack(x);
     raw.residual.unpack(more);
 #pragma unroll
-    for (int i = 0; i < pack; ++i) x[i] += columns.values[i] + more[i];
+    for (int i = 0; i < pack; ++i) x[i] += columns.values[i];
+    cuda::drop(dropout, int64_t{row} * cols + col, x);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) x[i] += more[i];
     cuda::Packed<T, pack>::of(x).unpack(x);
   }
   __device__ __forceinline__ void keep(int row, int col, const float (&x)[pack]) const {
@@ -67,7 +73,7 @@ void training_rows(cuda::Stream& stream, const TrainingNormParams<T>& p) {
   if (p.sum == nullptr) {
     start(cuda::LoadRows<T, pack>{p.x, p.cols});
   } else {
-    start(LoadSummed<T, pack>{p.x, p.residual, p.bias, p.sum, p.cols});
+    start(LoadSummed<T, pack>{p.x, p.residual, p.bias, p.dropout, p.sum, p.cols});
   }
 }
 

@@ -1,5 +1,6 @@
 // The gradients of a norm in one pass over what was normed and what comes back (row_backward.cuh);
 // a second kernel adds up the blocks' totals of the columns.
+#include "kernels/rows/cuda/dropout.cuh"
 #include "kernels/rows/cuda/row_backward.cuh"
 #include "kernels/rows/norm.h"
 
@@ -18,11 +19,13 @@ struct NormGradient {
   };
   const T* inputs[kInputs];  // s, dy, dsum
   T* dx;
+  T* dresidual;  // null where it is dx
   float* partial;
   Weight<const T> gamma;
   const float* mean;  // [rows], null: an RMS norm
   const float* rstd;  // [rows]
   float share;        // 1 / cols
+  Dropout dropout;
 
   template <int pack>
   __device__ __forceinline__ Floats<pack> columns(int col) const {
@@ -45,7 +48,7 @@ struct NormGradient {
     sums[1] += piece[1];
   }
   template <int pack>
-  __device__ __forceinline__ void gradient(const float (&in)[kInputs][pack],
+  __device__ __forceinline__ void gradient(int64_t place, const float (&in)[kInputs][pack],
                                            const Floats<pack>& gamma, const RowStats& row,
                                            const float (&sums)[2], float (&dx)[pack],
                                            float (&totals)[kTotals][pack]) const {
@@ -58,8 +61,11 @@ struct NormGradient {
       dx[i] = fmaf(row.rstd, fmaf(-z, mean_gz, centred), in[2][i]);
       totals[kGamma][i] = fmaf(dy, z, totals[kGamma][i]);
       totals[kBeta][i] += dy;
-      totals[kBias][i] += dx[i];
     }
+    if (dresidual != nullptr) Packed<T, pack>::of(dx).store(dresidual + place);
+    drop(dropout, place, dx);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) totals[kBias][i] += dx[i];
   }
 };
 
@@ -106,12 +112,15 @@ void norm_backward(cuda::Stream& stream, const NormBackwardParams<T>& p) {
   const bool totals = p.dgamma || p.dbeta || p.dbias;
   const cuda::NormGradient<T> op{.inputs = {p.s, p.dy, p.dsum},
                                  .dx = p.dx,
+                                 .dresidual = p.dresidual,
                                  .partial = totals ? p.partial : nullptr,
                                  .gamma = p.gamma,
                                  .mean = p.mean,
                                  .rstd = p.rstd,
-                                 .share = 1.0f / p.cols};
-  bool aligned = cuda::aligned16<T>(p.dx, p.cols) && cuda::aligned16(p.gamma);
+                                 .share = 1.0f / p.cols,
+                                 .dropout = p.dropout};
+  bool aligned = cuda::aligned16<T>(p.dx, p.cols) && cuda::aligned16<T>(p.dresidual, p.cols) &&
+                 cuda::aligned16(p.gamma);
   for (const T* input : op.inputs) aligned &= cuda::aligned16<T>(input, p.cols);
   const int lines =
       p.rows == 0 ? 0 : cuda::launch_backward(stream, op, p.rows, p.cols, aligned, kNormLines);

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int r
 #pragma unroll 4
       for (int col = team.rank * Op::kPack; col < cols; col += team.size * Op::kPack) {
         float x[Op::kPack];
-        op.load.values(op.load.fetch(row, col), op.load.columns(col), x);
+        op.load.values(row, col, op.load.fetch(row, col), op.load.columns(col), x);
         use(col, x);
       }
     };

@@ -30,7 +30,8 @@ namespace decoding::cuda {
 //   Floats columns(col)             what belongs to columns, the same for all rows
 //   RowStats row_stats(row)                    begins to load the statistics of a row
 //   add(in, columns, row, sums)     adds to the row's two sums
-//   gradient(in, columns, row, sums, dx, totals)    adds to the totals too
+//   gradient(place, in, columns, row, sums, dx, totals)    adds to the totals too; place: of dx[0]
+//                                                          in its tensor
 // in: [kInputs][pack], of one piece; zeros where the input is null.
 constexpr int kBackwardPieces = 2;     // of 16 bytes, that a thread has of a row
 constexpr int kBackwardThreads = 512;  // of a block, at most
@@ -116,8 +117,9 @@ class RowBackward {
       for_pieces([&](int v) {
         float in[Op::kInputs][kPack], dx[kPack];
         read(slot, v, in);
-        op_.gradient(in, columns_[v], known, sums, dx, totals_[v]);
-        Packed<T, kPack>::of(dx).store(op_.dx + int64_t{row} * cols_ + col_of(v));
+        const int64_t place = int64_t{row} * cols_ + col_of(v);
+        op_.gradient(place, in, columns_[v], known, sums, dx, totals_[v]);
+        Packed<T, kPack>::of(dx).store(op_.dx + place);
       });
       ask(slot, row + Ring::kRows * team_.units);
       slot = slot + 1 < Ring::kRows ? slot + 1 : 0;
@@ -246,8 +248,9 @@ __global__ void __launch_bounds__(1024, 1)
     team.template reduce<Sum>(sums);
     for_columns([&](int col, const auto& in, const auto& columns) {
       float dx[1], totals[kTotalsOf<Op>][1] = {};
-      op.gradient(in, columns, known, sums, dx, totals);
-      op.dx[int64_t{row} * cols + col] = from_float<typename Op::Type>(dx[0]);
+      const int64_t place = int64_t{row} * cols + col;
+      op.gradient(place, in, columns, known, sums, dx, totals);
+      op.dx[place] = from_float<typename Op::Type>(dx[0]);
       for (int t = 0; op.partial != nullptr && t < Op::kTotals; ++t) total(t, col) += totals[t][0];
     });
   }

@@ -16,7 +16,7 @@ namespace decoding::cuda {
 // Load, for kPack neighbouring columns at a time:
 //   Columns columns(col)          what belongs to columns, the same for all rows
 //   Raw fetch(row, col)           begins to load
-//   values(raw, columns, x)       makes numbers of it
+//   values(row, col, raw, columns, x)    makes numbers of it
 //   keep(row, col, x)             may be absent: writes them somewhere
 // Center, with the reduction First and a number kSums of sums:
 //   bool has_center()             whether c is not 0; else the first reduction falls away
@@ -102,7 +102,8 @@ struct LoadRows {
   __device__ __forceinline__ Raw fetch(int row, int col) const {
     return Raw::load(x + int64_t{row} * cols + col);
   }
-  __device__ __forceinline__ static void values(const Raw& raw, const Columns&, float (&x)[pack]) {
+  __device__ __forceinline__ static void values(int, int, const Raw& raw, const Columns&,
+                                                float (&x)[pack]) {
     raw.unpack(x);
   }
 };

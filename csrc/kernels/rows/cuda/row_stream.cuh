@@ -30,7 +30,7 @@ class RowStream {
       const int row = first + team_.row;
       fetch_added(row);
       Values x;
-      float found[1] = {read(x)}, sums[kSums];
+      float found[1] = {read(row, x)}, sums[kSums];
       keep(row, x);
       fetch(row + step);
       if (op_.center.has_center()) team_.template reduce<First>(found);
@@ -72,10 +72,10 @@ class RowStream {
   }
 
   // Returns this thread's part of the first reduction. Pieces are reduced apart: short chains.
-  __device__ __forceinline__ float read(Values& x) {
+  __device__ __forceinline__ float read(int row, Values& x) {
     float first = First::kNeutral;
     for_pieces([&](int v) {
-      op_.load.values(next_[v], load_columns_[v], x[v]);
+      op_.load.values(row, col_of(v), next_[v], load_columns_[v], x[v]);
       float piece = First::kNeutral;
 #pragma unroll
       for (float value : x[v]) piece = First::combine(piece, value);

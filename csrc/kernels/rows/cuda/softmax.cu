@@ -18,7 +18,7 @@ struct LoadScaled {
 
   __device__ __forceinline__ Columns columns(int col) const { return Columns::load(bias, col); }
   __device__ __forceinline__ Raw fetch(int row, int col) const { return rows.fetch(row, col); }
-  __device__ __forceinline__ void values(const Raw& raw, const Columns& columns,
+  __device__ __forceinline__ void values(int, int, const Raw& raw, const Columns& columns,
                                          float (&x)[pack]) const {
     raw.unpack(x);
 #pragma unroll

@@ -29,9 +29,9 @@ struct SoftmaxGradient {
     sums[0] += piece;
   }
   template <int pack, typename Totals>
-  __device__ __forceinline__ void gradient(const float (&in)[kInputs][pack], const Floats<pack>&,
-                                           RowStats, const float (&sums)[2], float (&dx)[pack],
-                                           Totals&) const {
+  __device__ __forceinline__ void gradient(int64_t, const float (&in)[kInputs][pack],
+                                           const Floats<pack>&, RowStats, const float (&sums)[2],
+                                           float (&dx)[pack], Totals&) const {
 #pragma unroll
     for (int i = 0; i < pack; ++i) dx[i] = in[0][i] * (in[1][i] - sums[0]);
   }
