@@ -259,8 +259,8 @@ class training:
     ) -> None:
         """Writes 0 to y with probability p, else x / (1 - p); the gradient is the same of dy.
 
-        x, y: T of one shape, which may be the same; seed: int64 [1]. Equal seeds drop the same
-        elements, on every device.
+        x, y: T of one shape, which may be the same; seed: int64 [1], there or on the CPU. Equal
+        seeds drop the same elements, on every device.
         """
 
 class Limits:

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training as engine
-from decoding.nn.operators import operator
+from decoding.nn.operators import is_traced, operator
+
+PHILOX_WORDS = 4  # that torch's generator of a GPU advances by, at least
+ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: seeds of neighbouring offsets lie far apart
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
@@ -42,8 +45,14 @@ def check_probability(p: float) -> None:
 
 
 def new_seed(device: torch.device) -> Tensor:
-    """A seed, int64 [1], on its device: a CUDA graph draws a new one in each replay."""
-    return torch.randint(2**63 - 1, (1,), device=device)
+    """A seed, int64 [1], from the device's generator. A CUDA graph draws a new one in each replay;
+    else that of a GPU stays on the CPU, which takes no kernel."""
+    if device.type != "cuda" or is_traced() or torch.cuda.is_current_stream_capturing():
+        return torch.randint(2**63 - 1, (1,), device=device)
+    generator = torch.cuda.default_generators[device.index]
+    offset = generator.get_offset()
+    generator.set_offset(offset + PHILOX_WORDS)
+    return torch.tensor([(generator.initial_seed() + offset * ODD) % 2**63])
 
 
 @operator("decoding::dropout")

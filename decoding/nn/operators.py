@@ -80,11 +80,15 @@ PLAIN = TENSORS | {type(None), bool, int, float, str, list, torch.dtype, torch.S
 
 def is_watched(inputs: tuple[Any, ...]) -> bool:
     """Whether a compiler, a mode, a transform or a subclass of tensors must see the operator."""
+    return is_traced() or not PLAIN.issuperset(map(type, inputs))
+
+
+def is_traced() -> bool:
+    """Whether a compiler, a mode or a transform must see every operator."""
     return (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
-        or not PLAIN.issuperset(map(type, inputs))
     )
 
 

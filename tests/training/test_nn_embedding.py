@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding import nn
+from decoding.nn.dropout import new_seed
 from decoding.nn.functional import dropout, embedding, softmax
 from tests.conftest import assert_same_bits, random
 from tests.training.gradients import DTYPES, assert_gradients_within_torch
@@ -200,3 +201,36 @@ def test_softmax(device: str, dtype: torch.dtype, shape: tuple[int, ...], dim: i
 
 def test_softmax_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda x: softmax(x, 0), random(4, 5).double().requires_grad_())
+
+
+@pytest.mark.gpu
+def test_seeds_follow_the_generator_of_the_gpu() -> None:
+    """On the CPU, where no kernel needs to draw them."""
+    device = torch.device("cuda", 0)
+    torch.manual_seed(3)
+    seeds = [new_seed(device) for _ in range(50)]
+    assert all(seed.device.type == "cpu" for seed in seeds)
+    assert len({int(seed) for seed in seeds}) == 50
+    state = torch.cuda.get_rng_state(device)
+    later = new_seed(device)
+    torch.cuda.set_rng_state(state, device)
+    assert new_seed(device) == later
+    torch.manual_seed(3)
+    assert new_seed(device) == seeds[0]
+    torch.manual_seed(4)
+    assert new_seed(device) != seeds[0]
+
+
+@pytest.mark.gpu
+def test_each_replay_of_a_graph_drops_others() -> None:
+    x = torch.ones(1000, device="cuda")
+    dropout(x, 0.5)  # loads the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = dropout(x, 0.5)
+    found = []
+    for _ in range(2):
+        graph.replay()
+        found.append(y.clone())
+    assert not torch.equal(*found)
+    assert all(440 < (kept > 0).sum() < 560 for kept in found)

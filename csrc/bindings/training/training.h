@@ -121,11 +121,14 @@ Fault* fault_memory([[maybe_unused]] const Tensors& in) {
   return nullptr;
 }
 
-// seed: int64 [1]; unused where nothing is dropped.
+// seed: int64 [1], on the CPU or where the tensors are; unused where nothing is dropped.
 inline Dropout dropout_of(const Tensors& in, double probability, const py::object& seed) {
   CHECK(probability >= 0.0 && probability <= 1.0, "dropout must be 0 to 1, got ", probability);
   if (probability == 0.0) return {};
-  return Dropout::of(probability, in.data<int64_t>(seed, "seed", {1}));
+  const TensorView view(seed, "seed");
+  const auto* const found = view.data<int64_t>({1});
+  if (view.device() == "cpu") return Dropout::of(probability, nullptr, *found);
+  return Dropout::of(probability, in.data<int64_t>(seed, "seed", {1}), 0);
 }
 
 void bind_training_loss(py::module_& training);   // loss.cc

@@ -12,13 +12,17 @@
 namespace decoding {
 
 struct Dropout {
-  const int64_t* seed = nullptr;  // [1]; null: everything is kept
-  uint64_t limit = 0;             // what a word must reach
-  double factor = 1.0;            // of what is kept
+  const int64_t* device_seed = nullptr;  // [1], where kernels run; null: `host_seed` is the seed
+  int64_t host_seed = 0;
+  uint64_t limit = 0;   // what a word must reach; 0: everything is kept
+  double factor = 1.0;  // of what is kept
 
-  static Dropout of(double probability, const int64_t* seed) {
-    return {seed, static_cast<uint64_t>(std::llround(probability * 0x1p32)),
+  static Dropout of(double probability, const int64_t* device_seed, int64_t host_seed) {
+    return {device_seed, host_seed, static_cast<uint64_t>(std::llround(probability * 0x1p32)),
             probability < 1.0 ? 1.0 / (1.0 - probability) : 0.0};
+  }
+  DECODING_EVERYWHERE uint64_t seed() const {
+    return static_cast<uint64_t>(device_seed != nullptr ? *device_seed : host_seed);
   }
 };
 

@@ -45,6 +45,15 @@ def test_drops_what_philox_says(training_place: Place, size: int, seed: int) -> 
     assert_within_torch(dropped, y, x)
 
 
+@pytest.mark.gpu
+def test_a_seed_on_the_cpu() -> None:
+    x = random(1000).cuda()
+    y, expected = torch.empty_like(x), torch.empty_like(x)
+    training.dropout(x, y, p=0.3, seed=torch.tensor([7]))
+    training.dropout(x, expected, p=0.3, seed=torch.tensor([7]).cuda())
+    assert torch.equal(y, expected)
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_how_many_are_dropped(training_place: Place, p: float) -> None:
     count = 40_000

@@ -15,7 +15,7 @@ constexpr int kDrawn = 256;  // factors that are drawn at once
 template <typename R>
 void draw_factors(const Dropout& dropout, uint64_t first, int count, R* factors) {
   uint32_t words[4][kDrawn / 4 + 1];
-  const auto seed = static_cast<uint64_t>(*dropout.seed);
+  const uint64_t seed = dropout.seed();
   const int ahead = static_cast<int>(first % 4);
   for (int block = 0; block * 4 < ahead + count; ++block) {
     uint32_t four[4];
@@ -33,7 +33,7 @@ void draw_factors(const Dropout& dropout, uint64_t first, int count, R* factors)
 // is the place of the first.
 template <typename T, typename Use>
 void for_dropped_vectors(const Dropout& dropout, uint64_t first, int size, Use&& use) {
-  if (dropout.seed == nullptr) {
+  if (dropout.limit == 0) {
     const Lanes<T> kept = broadcast(Real<T>(1));
     return for_vectors(size, [&](int i, auto... count) { use(i, kept, count...); });
   }

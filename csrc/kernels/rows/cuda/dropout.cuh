@@ -6,11 +6,11 @@
 
 namespace decoding::cuda {
 
-// place: of x[0]; a multiple of 4 but for single numbers. Without a seed nothing happens.
+// place: of x[0]; a multiple of 4 but for single numbers.
 template <int pack>
 __device__ __forceinline__ void drop(const Dropout& dropout, int64_t place, float (&x)[pack]) {
-  if (dropout.seed == nullptr) return;
-  const auto seed = static_cast<uint64_t>(*dropout.seed);
+  if (dropout.limit == 0) return;
+  const uint64_t seed = dropout.seed();
   const auto kept = static_cast<float>(dropout.factor);
 #pragma unroll
   for (int first = 0; first < pack; first += 4) {
