@@ -126,20 +126,20 @@ def weights_beside(
 ) -> list[Tensor | None]:
     """Weights of that shape in one dimension, and in one type: x's, or float32 where x has half
     precision and one of them is float32."""
+    found = [*weights.values()]
     dtype, ready = x.dtype, len(shape) == 1
-    for weight in weights.values():
-        if weight is not None and (
-            weight.dtype != dtype or weight.shape != shape or not weight.is_contiguous()
-        ):
-            ready = False
-    if ready:  # as they mostly are; the rest takes longer
-        return [*weights.values()]
+    types = set()
+    for weight in found:
+        if weight is not None:
+            types.add(weight.dtype)
+            ready = ready and weight.shape == shape and weight.is_contiguous()
+    if dtype.itemsize == 2 and torch.float32 in types:
+        dtype = torch.float32
+    if ready and types <= {dtype}:  # as they mostly are; the rest takes longer
+        return found
     for name, weight in weights.items():
         if weight is not None and weight.shape != shape:
             raise ValueError(f"{name} must be {list(shape)}, got {list(weight.shape)}")
-        if weight is not None and dtype.itemsize == 2 and weight.dtype == torch.float32:
-            dtype = torch.float32
     return [
-        None if weight is None else weight.to(dtype).reshape(-1).contiguous()
-        for weight in weights.values()
+        None if weight is None else weight.to(dtype).reshape(-1).contiguous() for weight in found
     ]

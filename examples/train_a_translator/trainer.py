@@ -53,10 +53,11 @@ def make_spec(
 
 
 class FusedEmbedding(Embedding):
-    """An Embedding that computes in one kernel."""
+    """An Embedding that computes in one kernel. Under autocast its result has the type of products,
+    and so have all blocks behind it, whose sums and norms are float32 within their kernels."""
 
     def forward(self, ids: Tensor, position: Tensor) -> Tensor:
-        return embedding(
+        x = embedding(
             ids,
             self.tokens,
             scale=self.scale,
@@ -64,6 +65,8 @@ class FusedEmbedding(Embedding):
             position=position,
             dropout=self.dropout.p if self.training else 0.0,
         )
+        device = x.device.type
+        return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 class FusedBlock(Block):
