@@ -37,7 +37,8 @@ class Attention(Block):
         Returns [B, T, H]."""
         shared = self.heads // self.kv_heads
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+        if shared > 1:  # by 1 it would copy them all the same
+            k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
         dropout = self.attention_dropout if self.training else 0.0
         if bias is None and cap == 0:
             heads = F.scaled_dot_product_attention(
