@@ -147,9 +147,13 @@ template <typename T>
 constexpr Variant<T> kInt8Variants[] = {
     make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 6>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 64, 5>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 8, 2>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 8, 2>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 64, 5, 2>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 2>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 2>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 10, 4>>(),
@@ -159,8 +163,10 @@ constexpr Variant<T> kInt8Variants[] = {
 
 template <typename T>
 constexpr Variant<T> kGatedVariants[] = {
+    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 12, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 12, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 1, true>>(),
 };
 
