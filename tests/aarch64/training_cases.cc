@@ -13,7 +13,7 @@ namespace decoding {
 namespace {
 
 constexpr int kRows = 7, kCols = 77, kSize = kRows * kCols;
-const int64_t kSeed = 1234567;
+const Dropout kDropout = Dropout::of(0.3, nullptr, 1234567);
 
 template <typename T, cpu::Isa isa>
 void softmaxes(Machine<isa>& machine, const std::string& type) {
@@ -33,7 +33,8 @@ void norms(Machine<isa>& machine, const std::string& type) {
   const auto x = machine.template numbers<T>(kSize), residual = machine.template numbers<T>(kSize);
   const auto bias = machine.template numbers<T>(kCols), gamma = machine.template numbers<T>(kCols);
   const auto beta = machine.template numbers<T>(kCols), dy = machine.template numbers<T>(kSize);
-  std::vector<T> sum(kSize), y(kSize), dx(kSize), dgamma(kCols), dbeta(kCols), dbias(kCols);
+  std::vector<T> sum(kSize), y(kSize), dx(kSize), dresidual(kSize);
+  std::vector<T> dgamma(kCols), dbeta(kCols), dbias(kCols);
   std::vector<Real<T>> mean(kRows), rstd(kRows), partial(3 * kNormLines * kCols);
   const TrainingNormParams<T> p{.x = x.data(),
                                 .residual = residual.data(),
@@ -45,7 +46,8 @@ void norms(Machine<isa>& machine, const std::string& type) {
                                 .mean = mean.data(),
                                 .rstd = rstd.data(),
                                 .rows = kRows,
-                                .cols = kCols};
+                                .cols = kCols,
+                                .dropout = kDropout};
   machine.run([&](auto& stream) { training_norm(stream, p); });
   machine.answer("training_norm/" + type, y);
   machine.answer("training_norm/rstd/" + type, rstd);
@@ -55,14 +57,17 @@ void norms(Machine<isa>& machine, const std::string& type) {
                                    .mean = mean.data(),
                                    .rstd = rstd.data(),
                                    .dx = dx.data(),
+                                   .dresidual = dresidual.data(),
                                    .dgamma = {.same = dgamma.data()},
                                    .dbeta = {.same = dbeta.data()},
                                    .dbias = {.same = dbias.data()},
                                    .partial = partial.data(),
                                    .rows = kRows,
-                                   .cols = kCols};
+                                   .cols = kCols,
+                                   .dropout = kDropout};
   machine.run([&](auto& stream) { norm_backward(stream, back); });
   machine.answer("norm_backward/dx/" + type, dx);
+  machine.answer("norm_backward/dresidual/" + type, dresidual);
   machine.answer("norm_backward/dgamma/" + type, dgamma);
   machine.answer("norm_backward/dbias/" + type, dbias);
 }
@@ -73,13 +78,12 @@ void embeddings(Machine<isa>& machine, const std::string& type) {
   const auto table = machine.template numbers<T>(kVocab * kCols);
   const auto places = machine.template numbers<T>(kRows * kCols);
   auto ids = machine.template ids<int64_t>(kRows, kVocab);
-  const Dropout dropout = Dropout::of(0.3, &kSeed);
   std::vector<T> y(kSize), dtable(kVocab * kCols);
   const TrainingEmbedParams<T> p{.ids = ids.data(),
                                  .token_table = table.data(),
                                  .position_table = places.data(),
                                  .y = y.data(),
-                                 .dropout = dropout,
+                                 .dropout = kDropout,
                                  .rows = kRows,
                                  .hidden = kCols,
                                  .vocab = kVocab,
@@ -95,14 +99,14 @@ void embeddings(Machine<isa>& machine, const std::string& type) {
                                     .ids = ids.data(),
                                     .order = order.data(),
                                     .dtable = dtable.data(),
-                                    .dropout = dropout,
+                                    .dropout = kDropout,
                                     .rows = kRows,
                                     .hidden = kCols,
                                     .vocab = kVocab,
                                     .scale = 8.5};
   machine.run([&](auto& stream) { embed_backward(stream, back); });
   machine.answer("embed_backward/" + type, dtable);
-  const DropoutParams<T> drop{table.data(), y.data(), dropout, kSize};
+  const DropoutParams<T> drop{table.data(), y.data(), kDropout, kSize};
   machine.run([&](auto& stream) { decoding::dropout(stream, drop); });
   machine.answer("dropout/" + type, y);
 }
