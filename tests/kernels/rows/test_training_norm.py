@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -13,99 +11,8 @@ from torch import Tensor
 
 from decoding import Error
 from decoding._C import training
-from tests.conftest import TRAINING_PLACES, Place, assert_within_torch, params, poison, random
-
-EPS = 1e-5
-COLS = [7, 8, 31, 64, 257, 768, 1024, 2056]
-# On a GPU: some warps of a block, a cluster of blocks, rows that are read twice.
-LONG = [1023, 1032, 3072, 4104, 8192, 8200, 16384, 32768, 65536, 65544]
-
-
-@dataclass(frozen=True)
-class Case:
-    """What a norm gets, [rows, cols] and [cols]; dy comes back to it, and dsum to its sum."""
-
-    x: Tensor
-    residual: Tensor | None
-    bias: Tensor | None
-    gamma: Tensor | None
-    beta: Tensor | None
-    dy: Tensor
-    dsum: Tensor | None
-    rms: bool
-
-    @property
-    def sums(self) -> torch.dtype:
-        """What sums are kept in."""
-        return torch.promote_types(self.x.dtype, torch.float32)
-
-    def forward(
-        self, place: Place, threads: int = 1, **dropout: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        y, total = (poison(*self.x.shape).to(self.x) for _ in range(2))
-        stats = poison(1 if self.rms else 2, len(self.x)).to(self.x.device, self.sums)
-        plain = self.residual is None and self.bias is None
-        training.norm(
-            self.x,
-            y,
-            stats,
-            self.gamma,
-            self.beta,
-            self.residual,
-            self.bias,
-            None if plain else total,
-            EPS,
-            self.rms,
-            **dropout,
-            **place.options(threads),
-        )
-        return y, self.x if plain else total, stats
-
-    def backward(self, s: Tensor, place: Place, threads: int = 1, **dropout: Any) -> list[Tensor]:
-        """dx, dgamma, dbeta, dbias of a sum s."""
-        dx = poison(*s.shape).to(s)
-        weights = s if self.gamma is None else self.gamma
-        [dgamma, dbeta, dbias] = (poison(s.shape[1]).to(s.device, weights.dtype) for _ in range(3))
-        training.norm_backward(
-            s,
-            self.dy,
-            dx,
-            stats_of(s.to(self.sums), self.rms),
-            self.gamma,
-            dgamma,
-            dbeta,
-            dbias,
-            self.dsum,
-            **dropout,
-            **place.options(threads),
-        )
-        return [dx, dgamma, dbeta, dbias]
-
-
-def stats_of(wide: Tensor, rms: bool) -> Tensor:
-    """Means and factors as they are, not as our forward pass finds them."""
-    if rms:
-        return (wide.square().mean(1) + EPS).rsqrt()[None]
-    return torch.stack([wide.mean(1), (wide.var(1, correction=0) + EPS).rsqrt()])
-
-
-def case(place: Place, rows: int, cols: int, rms: bool = False, added: bool = False) -> Case:
-    def rows_of(seed: int) -> Tensor:
-        return random(rows, cols, seed=seed).to(place.device, place.dtype)
-
-    def weight_of(seed: int) -> Tensor:
-        return random(cols, seed=seed).to(place.device, place.dtype)
-
-    return Case(
-        x=rows_of(0) * 3 + 1,  # a norm that forgets the mean shows
-        residual=rows_of(1) if added else None,
-        bias=weight_of(2) if added else None,
-        gamma=weight_of(3),
-        beta=None if rms else weight_of(4),
-        dy=rows_of(5),
-        dsum=rows_of(6) if added else None,
-        rms=rms,
-    )
+from tests.conftest import TRAINING_PLACES, Place, assert_within_torch, params, poison
+from tests.kernels.rows.norm_case import COLS, EPS, LONG, Case, case, stats_of
 
 
 def norm(s: Tensor, gamma: Tensor | None, beta: Tensor | None, rms: bool) -> Tensor:
@@ -167,73 +74,6 @@ def test_one_column(training_place: Place) -> None:
     assert torch.equal(y, given.beta.expand(7, 1))
     rounding = 4 * torch.finfo(given.sums).eps * EPS**-0.5
     torch.testing.assert_close(dx, given.dsum, rtol=torch.finfo(dx.dtype).eps, atol=rounding)
-
-
-def assert_drops(given: Case, place: Place) -> None:
-    """What training.dropout drops, before the residual is added, and of the input's gradient."""
-    seed = torch.tensor([5], device=place.device)
-    how: dict[str, Any] = {"dropout": 0.3, "seed": seed}
-    mask = poison(*given.x.shape).to(given.x)
-    training.dropout(torch.ones_like(mask), mask, 0.3, seed, **place.options())
-    mask = mask.double().sign() / 0.7
-    _, s, _ = given.forward(place, **how)
-
-    def dropped(x: Tensor, mask: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        return ((x + bias) * mask.to(x.dtype)) + residual
-
-    assert_within_torch(dropped, s, given.x, mask, given.bias, given.residual)
-    ds, *same, _ = given.backward(s, place)
-    dresidual = poison(*s.shape).to(s)
-    dx, *weights, dbias = given.backward(s, place, dresidual=dresidual, **how)
-    for found, expected in zip([dresidual, *weights], [ds, *same], strict=True):
-        assert torch.equal(found, expected)
-    assert_within_torch(lambda ds, mask: ds * mask.to(ds.dtype), dx, ds, mask)
-    inputs = (given.x, given.gamma, given.dy, given.dsum, given.rms)
-    assert_within_torch(
-        lambda ds, mask, *_: (ds * mask.to(ds.dtype)).sum(0), dbias, ds, mask, *inputs
-    )
-
-
-@pytest.mark.parametrize("cols", COLS)
-@pytest.mark.parametrize("rms", [False, True])
-def test_dropout_before_the_residual(training_place: Place, cols: int, rms: bool) -> None:
-    assert_drops(case(training_place, 67, cols, rms, added=True), training_place)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("cols", LONG)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_in_long_rows(cols: int, dtype: torch.dtype) -> None:
-    place = Place("cuda", dtype)
-    assert_drops(case(place, 5, cols, added=True), place)
-
-
-def test_dropout_alone(training_place: Place) -> None:
-    """With neither a bias nor a residual; and of nobody who asks for the residual's gradient."""
-    given = case(training_place, 5, 24)
-    seed = torch.tensor([3], device=training_place.device)
-    how: dict[str, Any] = {"dropout": 0.5, "seed": seed}
-    total = poison(5, 24).to(given.x)
-    stats = poison(2, 5).to(total.device, given.sums)
-    training.norm(
-        given.x,
-        torch.empty_like(total),
-        stats,
-        None,
-        None,
-        None,
-        None,
-        total,
-        EPS,
-        False,
-        **how,
-        **training_place.options(),
-    )
-    expected = torch.empty_like(total)
-    training.dropout(given.x, expected, 0.5, seed, **training_place.options())
-    assert torch.equal(total, expected)
-    ds, dx = given.backward(total, training_place)[0], given.backward(total, training_place, **how)
-    assert torch.equal(dx[0] == 0, (expected == 0) | (ds == 0))
 
 
 @pytest.mark.gpu
@@ -335,12 +175,6 @@ def test_no_rows(training_place: Place) -> None:
     assert given.forward(training_place)[0].shape == (0, 24)
     for gradient in given.backward(given.x, training_place)[1:]:
         assert (gradient == 0).all()
-
-
-def test_a_gradient_of_the_residual_needs_dropout(training_place: Place) -> None:
-    given = case(training_place, 2, 8, added=True)
-    with pytest.raises(Error, match="without dropout the residual has the gradient dx"):
-        given.backward(given.x, training_place, dresidual=torch.empty_like(given.x))
 
 
 def test_a_sum_without_an_addend_is_refused(training_place: Place) -> None:
