@@ -102,9 +102,9 @@ def small_model(
     return trainer.make_model(spec, dropout, plain)
 
 
-def some_batch() -> Batch:
+def some_batch(device: str = "cpu") -> Batch:
     pair = random_packed(20, 3), random_packed(20, 4)
-    return next(batches(pair, PAD, 100, np.random.default_rng(0), CPU))
+    return next(batches(pair, PAD, 100, np.random.default_rng(0), torch.device(device)))
 
 
 def expected_loss(model: Transformer, batch: Batch) -> Tensor:
@@ -121,15 +121,26 @@ def test_the_loss_is_smoothed_cross_entropy_without_dropout(plain: bool, r_drop:
     torch.testing.assert_close(loss, expected)
 
 
-def test_fused_modules_train_as_torchs_do() -> None:
-    batch, found = some_batch(), []
+def test_fused_modules_train_as_torchs_do(device: str) -> None:
+    batch, found = some_batch(device), []
     for plain in (False, True):
-        model = small_model(plain=plain)
+        model = small_model(plain=plain).to(device)
         trainer.loss(model, batch, 4.0, plain).backward()
         found.append({name: weight.grad for name, weight in model.named_parameters()})
     assert found[0].keys() == found[1].keys()
     for name, gradient in found[0].items():
         torch.testing.assert_close(gradient, found[1][name], msg=name)
+
+
+def test_under_autocast_all_blocks_have_the_type_of_products(device: str) -> None:
+    batch, values = some_batch(device), []
+    with torch.autocast(device, torch.bfloat16):
+        for plain in (False, True):
+            model = small_model(plain=plain).to(device)
+            values.append(trainer.loss(model, batch, 0.0, plain).float())
+            memory = model.encode(batch.source, batch.source_mask)
+            assert plain or memory.dtype == torch.bfloat16
+    torch.testing.assert_close(*values, rtol=1e-2, atol=0.0)
 
 
 def test_r_drop_adds_the_divergence_of_two_passes() -> None:
