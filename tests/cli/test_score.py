@@ -90,7 +90,7 @@ def test_translations(
 
 
 def test_plain_text(score: Score, gpt2: decoding.Model) -> None:
-    """The beginning of a line counts: it stands behind BOS. A line without text has no tokens."""
+    """The beginning of a line counts: it follows BOS. A line without text has no tokens."""
     text = "the house\n\nis green"
     code, out, err = score(gpt2, source=text)
     rows = [[0, *gpt2.tokenizer.encode(line)] for line in text.split("\n")]

@@ -236,7 +236,7 @@ def test_a_page_behind_a_forgotten_one_is_not_found(buckets: int) -> None:
     cache = PrefixCache(pool, buckets=buckets)
     ended, goes_on = pool.allocate(2), pool.allocate(3)
     cache.insert(0, texts(1, 2), ended)
-    cache.insert(0, texts(1, 2, 3), goes_on)  # its third page stands behind those that came first
+    cache.insert(0, texts(1, 2, 3), goes_on)  # its third page follows those that came first
     pool.release(ended)
     assert found(cache, pool, texts(1, 2, 3)) == [*ended, goes_on[2]]
     assert pool.allocate(2) == ended

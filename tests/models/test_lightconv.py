@@ -58,7 +58,7 @@ def generate(model: decoding.Model, sources: Any = SOURCES, **options: Any) -> A
 
 
 def ended(row: list[int]) -> Tokens:
-    """A row without its start and what stands behind its end."""
+    """A row without its start and what follows its end."""
     tokens = row[1:]
     return tuple(tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens)
 

@@ -38,7 +38,7 @@ def rows_of(found: Any) -> list[list[int]]:
     scores = getattr(found, "sequences_scores", None)
     if scores is None or bool((scores > LOST).all()):
         return found.sequences.tolist()
-    # How much stands behind the ends depends on fill-ins, too.
+    # How much follows the ends depends on fill-ins, too.
     lengths = (found.beam_indices >= 0).sum(1) + found.sequences.shape[1]
     lengths -= found.beam_indices.shape[1]
     rows = zip(found.sequences.tolist(), lengths.tolist(), (scores > LOST).tolist(), strict=True)

@@ -2,7 +2,7 @@
 // in and lets them go. A thread of its own runs it; callers submit, cancel and wait on any others.
 //
 // A request is admitted when there are rows, pages and a place in a class for the longest that it
-// may become, so nothing that runs is ever turned out, unless more is admitted (overcommit.h). Its
+// may become, so nothing that runs is ever swapped out, unless more is admitted (overcommit.h). Its
 // source or prompt is read between steps, so many tokens at a time, and then its rows take part.
 #pragma once
 

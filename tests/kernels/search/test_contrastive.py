@@ -29,7 +29,7 @@ def similarity(own: Tensor, *contexts: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("size", [8, 33, 512])
-def test_likeness(place: Place, threads: int, size: int) -> None:
+def test_cosine_similarity(place: Place, threads: int, size: int) -> None:
     """Each sentence has come as far as its own position, and keeps its states there."""
     rows = len(PROMPTS) * BEAMS
     table = torch.full((2, rows, HISTORY), NOWHERE, dtype=torch.int32)

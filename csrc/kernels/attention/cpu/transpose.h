@@ -1,4 +1,4 @@
-// A square of registers, turned around its diagonal.
+// The transpose of a square of registers.
 #pragma once
 
 #include "kernels/cpu/simd.h"
