@@ -91,7 +91,7 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[n][4]) {
   pin(sums);
 }
 
-// sums += w x, 16 inputs of 32, 64 or 128 rows of x. w: a tile, or this thread's part of the
+// sums += w x, 16 inputs of 32, 64, 128 or 256 rows of x. w: a tile, or this thread's part of the
 // factor.
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[4][4], uint64_t w, uint64_t x);
@@ -105,6 +105,10 @@ template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[16][4], uint64_t w, uint64_t x);
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[16][4], const uint32_t (&w)[4], uint64_t x);
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[32][4], uint64_t w, uint64_t x);
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[32][4], const uint32_t (&w)[4], uint64_t x);
 // The same, where the lines of x are inputs, of 64 rows each.
 template <typename T>
 __device__ __forceinline__ void wgmma_transposed(float (&d)[8][4], const uint32_t (&w)[4],
@@ -140,6 +144,7 @@ __device__ __forceinline__ void wgmma_int8(int (&d)[32][4], uint64_t x, uint64_t
 #define SUMS_32(d, j) SUMS_8(d, j), SUMS_8(d, j + 1), SUMS_8(d, j + 2), SUMS_8(d, j + 3)
 #define SUMS_64(d, j) SUMS_32(d, j), SUMS_32(d, j + 4)
 #define SUMS_128(d, j) SUMS_64(d, j), SUMS_64(d, j + 8)
+#define SUMS_256(d, j) SUMS_128(d, j), SUMS_128(d, j + 16)
 #define PART(w) "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
 
 // tiles, part: the names of both tiles, and of a part and a tile.
@@ -165,11 +170,13 @@ __device__ __forceinline__ void wgmma_int8(int (&d)[32][4], uint64_t x, uint64_t
 #define PART_32 "{%16, %17, %18, %19}, %20"
 #define PART_64 "{%32, %33, %34, %35}, %36"
 #define PART_128 "{%64, %65, %66, %67}, %68"
-#define DEFINE_FOR_TYPE(T, type)                   \
-  DEFINE_WGMMA(T, type, 32, "%16, %17", PART_32)   \
-  DEFINE_WGMMA(T, type, 64, "%32, %33", PART_64)   \
-  DEFINE_WGMMA(T, type, 128, "%64, %65", PART_128) \
-  DEFINE_TRANSPOSED(T, type, 64, PART_64)          \
+#define PART_256 "{%128, %129, %130, %131}, %132"
+#define DEFINE_FOR_TYPE(T, type)                     \
+  DEFINE_WGMMA(T, type, 32, "%16, %17", PART_32)     \
+  DEFINE_WGMMA(T, type, 64, "%32, %33", PART_64)     \
+  DEFINE_WGMMA(T, type, 128, "%64, %65", PART_128)   \
+  DEFINE_WGMMA(T, type, 256, "%128, %129", PART_256) \
+  DEFINE_TRANSPOSED(T, type, 64, PART_64)            \
   DEFINE_TRANSPOSED(T, type, 128, PART_128)
 DEFINE_FOR_TYPE(half, "f16")
 DEFINE_FOR_TYPE(bfloat16, "bf16")
@@ -187,12 +194,14 @@ __device__ __forceinline__ void wgmma_int8(int (&d)[32][4], uint64_t x, uint64_t
 #undef INTS_128
 #undef INTS_32
 #undef INTS_8
+#undef PART_256
 #undef PART_128
 #undef PART_64
 #undef PART_32
 #undef DEFINE_TRANSPOSED
 #undef DEFINE_WGMMA
 #undef PART
+#undef SUMS_256
 #undef SUMS_128
 #undef SUMS_64
 #undef SUMS_32

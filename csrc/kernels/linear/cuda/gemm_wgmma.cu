@@ -159,6 +159,7 @@ constexpr Variant<T> kInt8Variants[] = {
     make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 10, 4>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 4>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 6, 4>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 256, 128, 5>>(),
 };
 
 template <typename T>
@@ -168,6 +169,7 @@ constexpr Variant<T> kGatedVariants[] = {
     make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 12, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 1, true>>(),
     make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<int8_t, 256, 128, 5, 1, true>>(),
 };
 
 // The nth variant that supports p; null after the last.
