@@ -8,10 +8,13 @@
 // products of 16 inputs, and the same 16 inputs of x from shared memory.
 //
 // Each thread copies the bytes that it will read itself, by cp.async into a ring of kStages steps:
-// no barrier, and many bytes under way with few registers. So there is room on a multiprocessor for
-// the blocks of the next kernel too: they fill their rings while this one computes, and memory
-// never rests. Blocks are as many as run at a time, and go on from tile to tile; their rings run
-// ahead into the next one.
+// no barrier, and many bytes under way with few registers. Blocks are as many as run at a time, and
+// go on from tile to tile; their rings run ahead into the next one.
+//
+// A kernel starts while the one before it runs, so that its rings fill early. Where its blocks are
+// no more than multiprocessors, the hardware then gives two or three to those with the most room,
+// and leaves others without, half of them in a chain of such kernels. So these blocks ask for more
+// than half of a multiprocessor's shared memory, and each has one of its own.
 //
 // The sum is multiplied by the output's scale once, in float32.
 #include <algorithm>
@@ -30,11 +33,12 @@ template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const LinearParams<T> p) {
   extern __shared__ __align__(16) char bytes[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
-  const int inputs = p.weight.inputs, depth = depth_of(inputs), stride = row_stride(inputs);
+  const int inputs = p.weight.inputs;
+  const int depth = depth_of<S>(inputs), stride = row_stride<S>(inputs);
   T* const x = reinterpret_cast<T*>(bytes + sizeof(Shared<S>));
   float* const gamma = reinterpret_cast<float*>(x + min(S::kRows, p.rows) * stride);
   const int rows = min(S::kRows, p.rows - static_cast<int>(blockIdx.x) * S::kRows);
-  const Lane lane(inputs);
+  const Lane<S> lane(inputs);
   Weights<S> weights(p.weight, lane);
   if constexpr (S::kNorm) request_scales<kThreads>(gamma, p.norm, depth, inputs);
 #pragma unroll
@@ -69,10 +73,13 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const Li
     if constexpr (!S::kGated) outputs.load_residual(p, column);
     float sums[2][S::kTiles][S::kRowTiles][4] = {};
     for (int step = 0; step < lane.steps; ++step) {
-      const int k = step * kDepth;
-      const InputFragment<T, S> fragment(own, k, inputs - begin - k);
       wait_for_copies<S::kStages - 1>();
-      multiply<T, S>(sums, shared.ring[stage], fragment);
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+        const int k = step * S::kDepth + c * kChunk;
+        const InputFragment<T, S> fragment(own, k, inputs - begin - k);
+        multiply<T, S>(sums, shared.ring[stage][c], fragment);
+      }
       weights.request_next(shared.ring[stage]);
       close_copies();
       stage = stage == S::kStages - 1 ? 0 : stage + 1;
@@ -95,10 +102,10 @@ struct Variant {
   void (*kernel)(LinearParams<T>);
 };
 
-template <typename T, bool kNorm, bool kGated, int kRows, int kTiles, int kStages,
+template <typename T, bool kNorm, bool kGated, int kRows, int kTiles, int kChunks, int kStages,
           bool kDirect = false>
 constexpr Variant<T> make_variant(int blocks) {
-  using S = GemmStreamedConfig<kNorm, kGated, kRows, kTiles, kStages, kDirect>;
+  using S = GemmStreamedConfig<kNorm, kGated, kRows, kTiles, kChunks, kStages, kDirect>;
   return {.columns = S::kColumns,
           .rows = S::kRows,
           .blocks = blocks,
@@ -108,20 +115,22 @@ constexpr Variant<T> make_variant(int blocks) {
 
 template <typename T, bool gated>
 constexpr Variant<T> kDirect[] = {
-    make_variant<T, false, gated, 8, 1, 2, true>(2),
-    make_variant<T, false, gated, 8, 2, 2, true>(2),
-    make_variant<T, false, gated, 16, 1, 2, true>(2),
+    make_variant<T, false, gated, 8, 1, 1, 2, true>(2),
+    make_variant<T, false, gated, 8, 2, 1, 2, true>(2),
+    make_variant<T, false, gated, 16, 1, 1, 2, true>(2),
 };
 constexpr int kMostDirect = 1024;  // inputs
 
-// With one block, or two that are small, there is room for one of the next kernel beside them.
+// Rows, tiles, chunks and stages, and blocks on a multiprocessor.
 template <typename T, bool norm, bool gated>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, norm, gated, 8, 1, 4>(2),  make_variant<T, norm, gated, 8, 1, 8>(1),
-    make_variant<T, norm, gated, 8, 1, 8>(2),  make_variant<T, norm, gated, 8, 2, 4>(1),
-    make_variant<T, norm, gated, 8, 2, 4>(2),  make_variant<T, norm, gated, 4, 1, 4>(2),
-    make_variant<T, norm, gated, 4, 1, 8>(1),  make_variant<T, norm, gated, 4, 2, 4>(2),
-    make_variant<T, norm, gated, 16, 1, 6>(2), make_variant<T, norm, gated, 16, 2, 3>(1),
+    make_variant<T, norm, gated, 8, 1, 1, 4>(2),  make_variant<T, norm, gated, 8, 1, 1, 8>(1),
+    make_variant<T, norm, gated, 8, 1, 1, 8>(2),  make_variant<T, norm, gated, 8, 2, 1, 4>(1),
+    make_variant<T, norm, gated, 8, 2, 1, 4>(2),  make_variant<T, norm, gated, 8, 1, 2, 2>(2),
+    make_variant<T, norm, gated, 8, 1, 2, 4>(1),  make_variant<T, norm, gated, 8, 1, 2, 4>(2),
+    make_variant<T, norm, gated, 8, 1, 4, 2>(1),  make_variant<T, norm, gated, 8, 1, 4, 2>(2),
+    make_variant<T, norm, gated, 8, 1, 4, 4>(1),  make_variant<T, norm, gated, 16, 1, 1, 6>(2),
+    make_variant<T, norm, gated, 16, 2, 1, 3>(1),
 };
 
 // The nth variant that supports p; null after the last.
@@ -163,10 +172,13 @@ void streamed_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const int columns = p.gated != nullptr ? p.weight.outputs / 2 : p.weight.outputs;
   const int tiles = (columns + variant.columns - 1) / variant.columns;
   const int row_blocks = (p.rows + variant.rows - 1) / variant.rows;
-  const size_t shared = variant.shared(p.weight.inputs, std::min(p.rows, variant.rows));
+  size_t shared = variant.shared(p.weight.inputs, std::min(p.rows, variant.rows));
   const int fitting = static_cast<int>(device.shared_memory / shared);
   const int resident = device.multiprocessors * std::min(fitting, variant.blocks) / row_blocks;
   const int rounds = (tiles + std::max(resident, 1) - 1) / std::max(resident, 1);
+  if (variant.blocks == 1 || tiles * row_blocks <= device.multiprocessors) {
+    shared = std::max(shared, size_t(device.shared_memory) / 2 + 1);
+  }
   // Blocks with the same weights are neighbours, so that memory is asked only once.
   launch(stream, variant.kernel, dim3(row_blocks, (tiles + rounds - 1) / rounds), dim3(kThreads),
          shared, p);

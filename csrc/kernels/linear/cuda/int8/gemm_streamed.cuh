@@ -10,20 +10,23 @@
 namespace decoding::cuda::gemm_streamed {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kDepth = 64;    // inputs that a warp multiplies at a time, 16 in a lane
+constexpr int kChunk = 64;    // inputs that a warp multiplies at a time, 16 in a lane
 constexpr int kPiece = 8;     // elements of x in 16 bytes
 constexpr int kTileRows = 8;  // of x, in a product of the tensor cores
 
-// A variant: kRows rows of x by kTiles * 16 outputs at a time, kStages of them under way. kDirect:
-// x does not pass through shared memory, which takes longer where there is little to multiply.
-template <bool kNorm_, bool kGated_, int kRows_, int kTiles_, int kStages_, bool kDirect_>
+// A variant: kRows rows of x by kTiles * 16 outputs at a time, in steps of kChunks * 64 inputs,
+// kStages of them under way. kDirect: x does not pass through shared memory, which takes longer
+// where there is little to multiply.
+template <bool kNorm_, bool kGated_, int kRows_, int kTiles_, int kChunks_, int kStages_,
+          bool kDirect_>
 struct GemmStreamedConfig {
   static constexpr bool kNorm = kNorm_, kGated = kGated_, kDirect = kDirect_;
   static_assert(!kNorm || !kDirect);
-  static constexpr int kRows = kRows_, kTiles = kTiles_, kStages = kStages_;
+  static constexpr int kRows = kRows_, kTiles = kTiles_, kChunks = kChunks_, kStages = kStages_;
+  static constexpr int kDepth = kChunks * kChunk;
   // That the registers of a multiprocessor are enough for.
   static constexpr int kBlocks = kRows > 8 ? 2 : 3;
-  static constexpr int kRowTiles = (kRows + kTileRows - 1) / kTileRows;
+  static constexpr int kRowTiles = kRows / kTileRows;
   static constexpr int kOutputs = 16 * kTiles;
   // Of y, that a block makes of them: with a gate the lower half of each tile are gates.
   static constexpr int kColumns = kGated ? kOutputs / 2 : kOutputs;
@@ -38,33 +41,39 @@ struct Shared {
   // A row of partial sums; four rows, two apart, fall on different banks.
   static constexpr int kStride = S::kOutputs + 4;
 
-  uint4 ring[S::kStages][S::kTiles][2][kThreads];  // a thread reads what it has copied itself
-  float partial[2][kWarps][S::kRows][kStride];     // of this tile, and of the one before
-  float2 moments[S::kRows][kWarps];                // of a row, from the warps that share it
+  // A thread reads what it has copied itself.
+  uint4 ring[S::kStages][S::kChunks][S::kTiles][2][kThreads];
+  float partial[2][kWarps][S::kRows][kStride];  // of this tile, and of the one before
+  float2 moments[S::kRows][kWarps];             // of a row, from the warps that share it
 };
 
 // Elements in a row of x: the inputs in whole steps, and a piece more, so that two rows fall on
 // different banks.
+template <typename S>
 DECODING_EVERYWHERE constexpr int depth_of(int inputs) {
-  return (inputs + kDepth - 1) / kDepth * kDepth;
+  return (inputs + S::kDepth - 1) / S::kDepth * S::kDepth;
 }
-DECODING_EVERYWHERE constexpr int row_stride(int inputs) { return depth_of(inputs) + kPiece; }
+template <typename S>
+DECODING_EVERYWHERE constexpr int row_stride(int inputs) {
+  return depth_of<S>(inputs) + kPiece;
+}
 
 template <typename T, typename S>
 size_t shared_bytes(int inputs, int rows) {
-  const size_t norm = S::kNorm ? 2 * sizeof(float) * depth_of(inputs) : 0;
-  const size_t x = S::kDirect ? 0 : sizeof(T) * rows * row_stride(inputs);
+  const size_t norm = S::kNorm ? 2 * sizeof(float) * depth_of<S>(inputs) : 0;
+  const size_t x = S::kDirect ? 0 : sizeof(T) * rows * row_stride<S>(inputs);
   return sizeof(Shared<S>) + x + norm;
 }
 
 // A lane's place in the products, and the steps of K that its warp takes: `steps` from k on.
+template <typename S>
 struct Lane {
   int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
   int k, steps;
 
   __device__ explicit Lane(int inputs) {
-    const int all = depth_of(inputs) / kDepth, most = (all + kWarps - 1) / kWarps;
-    k = warp * most * kDepth;
+    const int all = depth_of<S>(inputs) / S::kDepth, most = (all + kWarps - 1) / kWarps;
+    k = warp * most * S::kDepth;
     steps = max(0, min(most, all - warp * most));
   }
 };
@@ -80,49 +89,51 @@ __device__ __forceinline__ int columns_of(const LinearWeight& weight) {
 template <typename S>
 class Weights {
  public:
-  __device__ __forceinline__ Weights(const LinearWeight& weight, const Lane& lane)
+  __device__ __forceinline__ Weights(const LinearWeight& weight, const Lane<S>& lane)
       : stride_(int8_stride(weight.inputs)),
         half_((S::kGated ? int64_t{weight.outputs} / 2 : 8) * stride_),
         columns_(columns_of<S>(weight)),
         steps_(lane.steps),
-        left_(lane.steps),
-        ends_early_(lane.k + (lane.steps - 1) * kDepth + 16 * lane.t >= stride_),
+        begin_(lane.k + 16 * lane.t),
+        step_(0),
         column_(blockIdx.y * S::kColumns + lane.g),
-        from_(static_cast<const int8_t*>(weight.data) + int64_t{column_} * stride_ + lane.k +
-              16 * lane.t) {}
+        from_(static_cast<const int8_t*>(weight.data) + int64_t{column_} * stride_ + begin_) {}
 
-  __device__ __forceinline__ void request_next(uint4 (&to)[S::kTiles][2][kThreads]) {
+  __device__ __forceinline__ void request_next(uint4 (&to)[S::kChunks][S::kTiles][2][kThreads]) {
     if (steps_ == 0) return;
-    const bool inside = left_ > 1 || !ends_early_;
 #pragma unroll
-    for (int i = 0; i < S::kTiles; ++i) {
+    for (int c = 0; c < S::kChunks; ++c) {
+      const int k = step_ * S::kDepth + c * kChunk;
+      const bool inside = begin_ + k < stride_;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int column = column_ + i * S::kTileColumns + (S::kGated ? 0 : 8 * half);
-        copy_async(shared_address(&to[i][half][threadIdx.x]),
-                   from_ + i * S::kTileColumns * int64_t{stride_} + half * half_,
-                   inside && column < columns_);
+      for (int i = 0; i < S::kTiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int column = column_ + i * S::kTileColumns + (S::kGated ? 0 : 8 * half);
+          copy_async(shared_address(&to[c][i][half][threadIdx.x]),
+                     from_ + k + i * S::kTileColumns * int64_t{stride_} + half * half_,
+                     inside && column < columns_);
+        }
       }
     }
-    from_ += kDepth;
-    if (--left_ > 0) return;
-    left_ = steps_;
+    if (++step_ < steps_) return;
+    step_ = 0;
     const int further = gridDim.y * S::kColumns;
     column_ += further;
-    from_ += int64_t{further} * stride_ - int64_t{steps_} * kDepth;
+    from_ += int64_t{further} * stride_;
   }
 
  private:
   const int stride_;
   const int64_t half_;
   const int columns_, steps_;
-  int left_;
-  const bool ends_early_;  // the lane has no inputs in the last step
-  int column_;             // of the first tile, row g
-  const int8_t* from_;
+  const int begin_;     // the lane's first input
+  int step_;            // the next one
+  int column_;          // of the first tile, row g
+  const int8_t* from_;  // the lane's first input of that column
 };
 
-// A lane's inputs of a step: 16 of row g of each tile of rows.
+// A lane's inputs of a chunk: 16 of row g of each tile of rows.
 template <typename T, typename S>
 struct InputFragment {
   uint4 low[S::kRowTiles], high[S::kRowTiles];
@@ -142,7 +153,7 @@ struct InputFragment {
   }
 };
 
-// sums += one step: the weights are the first factor, 16 outputs, and x the second, 8 rows.
+// sums += one chunk: the weights are the first factor, 16 outputs, and x the second, 8 rows.
 template <typename T, typename S>
 __device__ __forceinline__ void multiply(float (&sums)[2][S::kTiles][S::kRowTiles][4],
                                          const uint4 (&weights)[S::kTiles][2][kThreads],
@@ -168,12 +179,11 @@ __device__ __forceinline__ void multiply(float (&sums)[2][S::kTiles][S::kRowTile
 // The warp's sums, to shared memory, row by row.
 template <typename S>
 __device__ __forceinline__ void store_sums(const float (&sums)[2][S::kTiles][S::kRowTiles][4],
-                                           const Lane& lane,
+                                           const Lane<S>& lane,
                                            float (&to)[S::kRows][Shared<S>::kStride]) {
 #pragma unroll
   for (int r = 0; r < S::kRowTiles; ++r) {
     const int row = kTileRows * r + 2 * lane.t;
-    if (row >= S::kRows) continue;
 #pragma unroll
     for (int i = 0; i < S::kTiles; ++i) {
 #pragma unroll

@@ -20,7 +20,7 @@ class Rows {
         begin_(static_cast<int>(rank_ * kWarp + threadIdx.x % kWarp) * kPiece),
         step_(static_cast<int>(share_ * kWarp) * kPiece),
         inputs_(p.weight.inputs),
-        stride_(row_stride(inputs_)),
+        stride_(row_stride<S>(inputs_)),
         first_(blockIdx.x * S::kRows),
         from_(p.x + int64_t{first_} * inputs_),
         to_(to) {
@@ -33,14 +33,14 @@ class Rows {
       const T* const from = from_ + int64_t{row} * inputs_;
       const float first = S::kNorm && !norm.rms ? to_float(from[0]) : 0.0f;
       float2 sums{};
-      for (int k = begin_; k < depth_of(inputs_); k += kBatch * step_) {
+      for (int k = begin_; k < depth_of<S>(inputs_); k += kBatch * step_) {
         uint4 pieces[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) pieces[i] = piece(from, k + i * step_);
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
           const int own = k + i * step_;
-          if (own >= depth_of(inputs_)) break;
+          if (own >= depth_of<S>(inputs_)) break;
           *reinterpret_cast<uint4*>(to_ + row * stride_ + own) = pieces[i];
           if (S::kNorm && own < inputs_) add(pieces[i], first, sums);
         }
