@@ -1,8 +1,9 @@
-"""Steps of the demo model's training with decoding.nn and with torch's own modules, in turns.
+"""Updates of the demo model with decoding.nn and with torch's own modules, in turns; on a GPU both
+eagerly and as CUDA graphs.
 
 python -m benchmarks.train_demo [--device cuda] [--steps 60] [--r-drop 4 0] [--output FILE]
 
-Batches are of random ids, as long as Tatoeba's sentences, and the same for both.
+Batches are of random ids, as long as Tatoeba's sentences, and the same for all.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ LONGEST = 20  # tokens of a sentence; Tatoeba's have 10 on average
 SENTENCES = 20000
 WARM_UP = 5  # steps
 TURN = 5  # steps
+PROVIDERS = {
+    "cpu": ["ours", "torch"],
+    "cuda": ["ours", "ours-graphs", "torch", "torch-graphs"],
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class TrainRow:
 
     def __str__(self) -> str:
         return (
-            f"R-Drop {self.r_drop:g}  {self.provider:6} {self.p50:9.2f} ms"
+            f"R-Drop {self.r_drop:g}  {self.provider:12} {self.p50:9.2f} ms"
             f" [{self.p20:.2f} {self.p80:.2f}] {self.memory:8.0f} MB"
         )
 
@@ -90,14 +95,17 @@ def steps(trainer: Trainer, given: Sequence[Batch]) -> list[float]:
 def compare(options: argparse.Namespace, r_drop: float) -> list[TrainRow]:
     device = torch.device(options.device)
     given = list(itertools.islice(random_batches(options.tokens, device), WARM_UP + options.steps))
+    # The first batch of a shape loads kernels, the second is captured.
+    every_shape = [*{(*batch.source.shape, len(batch.labels)): batch for batch in given}.values()]
     trainers, seconds, memory = {}, dict[str, list[float]](), dict[str, float]()
-    for provider in ("ours", "torch"):
+    for provider in PROVIDERS[options.device]:
         torch.manual_seed(1)
-        plain = provider == "torch"
+        plain, graphs = provider.startswith("torch"), provider.endswith("graphs")
         model = make_model(make_spec(*SHAPE, vocab=VOCABULARY), RATES, plain).to(device).train()
         how = argparse.Namespace(rate=1e-4, warmup=1, r_drop=r_drop, plain=plain)
-        trainers[provider] = Trainer(model, how)
+        trainers[provider] = Trainer(model, how, graphs)
         memory[provider] = peak(trainers[provider], given[:WARM_UP])
+        steps(trainers[provider], 2 * every_shape if options.device == "cuda" else [])
         seconds[provider] = []
     for begin in range(WARM_UP, len(given), TURN):
         for provider, trainer in trainers.items():
@@ -116,7 +124,7 @@ def compare(options: argparse.Namespace, r_drop: float) -> list[TrainRow]:
             p80=1e3 * percentile(taken, 80),
             unit="ms",
             memory=memory[provider] / 1e6,
-            version="" if provider == "ours" else f"torch {torch.__version__}",
+            version=f"torch {torch.__version__}" if provider.startswith("torch") else "",
             **asdict(where),
         )
         for provider, taken in seconds.items()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -17,6 +19,8 @@ import torch
 from torch import Tensor
 
 EOS, UNK = 0, 1  # as published Marian vocabularies have them; padding is the last id
+IGNORED = -100  # the label of padding, which torch's cross-entropy leaves out
+LABELS = 1024  # a batch's labels are padded to a multiple of it
 
 Lines = tuple[list[str], list[str]]  # sources, targets
 
@@ -100,13 +104,21 @@ def sampled_epochs(
                 yield ahead.popleft().result()
 
 
-@dataclass(frozen=True)
-class Batch:
-    source: Tensor  # int64 [B, S]
-    source_mask: Tensor  # bool [B, S]
+class Batch(NamedTuple):
+    source: Tensor  # int64 [B, T]
+    source_mask: Tensor  # bool [B, T]
     target: Tensor  # int64 [B, T], begins with padding as Marian's decoder does
-    labels: Tensor  # int64 [labels], the next token of each target token, without padding
-    places: Tensor  # int64 [labels], where each label belongs among the B * T
+    labels: Tensor  # int64 [labels], the next token of each target token, then IGNORED
+    places: Tensor  # int64 [labels], where each label belongs among the B * T, no place twice
+
+
+def upload(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array on a device. The host does not wait until a GPU has done what it was given before:
+    that takes pinned memory."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 class DevicePacked:
@@ -114,8 +126,8 @@ class DevicePacked:
 
     def __init__(self, packed: Packed, pad: int, device: torch.device) -> None:
         self.pad = pad
-        self.ids = torch.from_numpy(packed.ids).to(device)
-        self.offsets = torch.from_numpy(packed.offsets).to(device)
+        self.ids = upload(packed.ids, device)
+        self.offsets = upload(packed.offsets, device)
 
     def rows(self, sentences: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """int64 ids and bool mask [len(sentences), width]."""
@@ -133,25 +145,35 @@ def batches(
     generator: np.random.Generator,
     device: torch.device,
 ) -> Iterator[Batch]:
-    """One epoch in random order. A batch has sentences of similar length, and on its longer side
-    `tokens` tokens, padding included."""
+    """One epoch in random order. A batch has pairs of similar length, and on each side `tokens`
+    tokens, padding included.
+
+    There are few shapes, since a GPU captures a graph for each: both sides are as wide as the
+    longest sentence, `tokens` and the width give the rows, and labels are padded. Rows for which
+    there are no pairs repeat others, without labels: attention over an empty row would be NaN.
+    """
     source, target = (DevicePacked(side, pad, device) for side in pair)
-    widths = np.stack([side.lengths for side in pair])
-    longest = widths.max(0)
-    order = np.argsort(longest + generator.random(len(longest)), kind="stable")
-    begins = [0]
-    for row, length in enumerate(longest[order].tolist()):
-        if (row + 1 - begins[-1]) * length > tokens:
-            begins.append(row)
-    groups = np.split(order, begins[1:])
+    lengths = np.stack([side.lengths for side in pair])
+    longest = lengths.max(0)
+    order = np.argsort(generator.random(len(longest)) - longest, kind="stable")
+    groups, begin = [], 0
+    while begin < len(order):
+        width = int(longest[order[begin]])
+        rows = max(1, tokens // width)
+        groups.append((order[begin : begin + rows], rows, width))
+        begin += rows
     for index in generator.permutation(len(groups)):
-        sentences = torch.from_numpy(groups[index]).to(device)
-        source_width, target_width = widths[:, groups[index]].max(1).tolist()
-        ids, mask = source.rows(sentences, source_width)
-        labels, _ = target.rows(sentences, target_width)
-        start = labels.new_full((len(labels), 1), pad)
-        # Computed on the host: counting them on the device would need a synchronisation.
-        lengths = widths[1, groups[index], None]
-        places = torch.from_numpy(np.flatnonzero(np.arange(target_width) < lengths)).to(device)
-        shifted = torch.cat([start, labels[:, :-1]], 1)
-        yield Batch(ids, mask, shifted, labels.flatten()[places], places)
+        group, rows, width = groups[index]
+        # Computed on the host: counting labels on the device would need a synchronisation.
+        real = np.zeros((rows, width), bool)
+        real[: len(group)] = np.arange(width) < lengths[1, group, None]
+        count = int(real.sum())
+        padded = min(real.size, math.ceil(count / LABELS) * LABELS)
+        places = upload(np.argsort(~real, axis=None, kind="stable")[:padded], device)
+        sentences = upload(np.resize(group, rows), device)
+        ids, mask = source.rows(sentences, width)
+        following, _ = target.rows(sentences, width)
+        start = following.new_full((rows, 1), pad)
+        labels = following.flatten()[places]
+        labels[count:] = IGNORED
+        yield Batch(ids, mask, torch.cat([start, following[:, :-1]], 1), labels, places)

@@ -25,6 +25,7 @@ from decoding.models.torch.transformer import Transformer
 from examples.train_a_translator import export
 from examples.train_a_translator.beam import translate
 from examples.train_a_translator.corpus import (
+    IGNORED,
     Lines,
     Packed,
     batches,
@@ -71,25 +72,25 @@ class Clock:
 def fit(trainer: Trainer, corpus: Corpus, clock: Clock) -> Transformer:
     """Trains until progress is 1; returns the averaged weights with the best BLEU on dev."""
     args, order = trainer.args, np.random.default_rng(trainer.args.seed)
-    best, best_bleu, evaluated, labels = copy.deepcopy(trainer.average), -1.0, 0, 0
-    progress = 0.0
+    best, best_bleu, evaluated, progress = copy.deepcopy(trainer.average), -1.0, 0, 0.0
+    labels = torch.zeros((), dtype=torch.int64, device=trainer.device)
     trainer.model.train()
     while progress < 1:
         for batch in batches(next(corpus.epochs), corpus.pad, args.tokens, order, trainer.device):
             value = trainer.step(batch, progress)
-            labels += len(batch.labels)
+            labels += (batch.labels != IGNORED).sum()
             progress = min(1.0, clock.progress(trainer.steps))
             if progress * args.evaluations < evaluated + 1:
                 continue
             evaluated += 1
-            seconds = clock.elapsed()
+            speed = labels.item() / clock.elapsed()  # item() waits for the updates
             bleu = sacrebleu.corpus_bleu(*corpus.judge(trainer.average, "dev")).score
             if bleu > best_bleu:
                 best_bleu = bleu
                 best.load_state_dict(trainer.average.state_dict())
             print(
                 f"{progress:4.0%}  step {trainer.steps}  loss {value.item():.3f}  "
-                f"{labels / seconds:,.0f} labels/s  dev BLEU {bleu:.2f}",
+                f"{speed:,.0f} labels/s  dev BLEU {bleu:.2f}",
                 flush=True,
             )
             if progress == 1:
@@ -141,7 +142,7 @@ def parse_arguments() -> argparse.Namespace:
         "--tokens",
         type=int,
         default=16384,
-        help="tokens of a batch, on its longer side",
+        help="tokens of a batch on each side, padding included",
     )
     add("--warmup", type=int, default=2000, help="steps until the full learning rate")
     add(

@@ -18,7 +18,8 @@ from decoding.models.torch.stack import Embedding
 from decoding.models.torch.transformer import Transformer
 from decoding.nn import fuse
 from decoding.nn.functional import cross_entropy, embedding
-from examples.train_a_translator.corpus import Batch
+from examples.train_a_translator.corpus import IGNORED, Batch
+from examples.train_a_translator.graphs import Graphs
 
 SMOOTHING = 0.1
 EMA = 0.999
@@ -130,57 +131,60 @@ def loss(model: Transformer, batch: Batch, r_drop: float, plain: bool = False) -
         side.repeat(passes, 1) for side in (batch.source, batch.source_mask, batch.target)
     )
     hidden = model.decode(model.encode(source, mask), mask, target)
-    # Only labels, no padding, pay for the large product with the output table.
+    # Only labels, and little padding, pay for the large product with the output table.
     hidden = hidden.view(passes, -1, hidden.shape[-1])[:, batch.places]
     logits, labels = model.output(hidden), batch.labels.expand(passes, -1)  # [passes, labels, V]
     fused = None
     if not plain:
-        fused = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
+        fused = cross_entropy(
+            logits.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=SMOOTHING,
+        )
         if not r_drop:
             return fused
+    real = batch.labels != IGNORED
+    shares = real / real.sum()  # of the labels in a mean
     log_p: Tensor = logits.float().log_softmax(-1)
-    total = plain_cross_entropy(log_p, labels) if fused is None else fused
+    total = plain_cross_entropy(log_p, labels, shares) if fused is None else fused
     if r_drop:
-        divergence = ((log_p[0].exp() - log_p[1].exp()) * (log_p[0] - log_p[1])).sum(-1).mean()
-        total = total + r_drop / 4 * divergence
+        divergence = ((log_p[0].exp() - log_p[1].exp()) * (log_p[0] - log_p[1])).sum(-1)
+        total = total + r_drop / 4 * (shares * divergence).sum()
     return total
 
 
-def plain_cross_entropy(log_p: Tensor, labels: Tensor) -> Tensor:
-    likelihood = log_p.gather(-1, labels[..., None]).mean()
-    return -(1 - SMOOTHING) * likelihood - SMOOTHING * log_p.mean()
+def plain_cross_entropy(log_p: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
+    """log_p: [passes, labels, V]; labels: [passes, labels]; shares: [labels], 0 for padding."""
+    likelihood = log_p.gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
+    smoothed = (1 - SMOOTHING) * likelihood + SMOOTHING * log_p.mean(-1)
+    return -(shares * smoothed).sum(-1).mean()
 
 
 class Trainer:
-    """A model, its optimizer and its running average (EMA)."""
+    """A model, its optimizer and its running average (EMA). graphs: on a GPU, whether updates are
+    captured in CUDA graphs."""
 
-    def __init__(self, model: Transformer, args: argparse.Namespace) -> None:
+    def __init__(self, model: Transformer, args: argparse.Namespace, graphs: bool = True) -> None:
         self.model, self.args = model, args
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.average = copy.deepcopy(model).eval()
         self.averaged: list[Tensor] = [p for p in self.average.parameters() if p.requires_grad]
         self.average.requires_grad_(False)
         self.device = model.output.weight.device
+        self.rate = torch.zeros((), device=self.device)  # a graph reads it anew in each replay
         self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            betas=(0.9, 0.98),
-            weight_decay=1e-4,
-            fused=self.device.type == "cuda",
+            self.parameters, lr=self.rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True
         )
+        self.graphs = Graphs(self.optimizer) if graphs and self.device.type == "cuda" else None
         self.steps = 0
 
     def step(self, batch: Batch, progress: float) -> Tensor:
-        """One update of the weights; returns the loss. The learning rate warms up linearly, then
-        follows a cosine down to 0 at `progress` 1."""
-        args, cuda = self.args, self.device.type == "cuda"
-        warm = min(1.0, (self.steps + 1) / args.warmup)
-        self.optimizer.param_groups[0]["lr"] = args.rate * warm * math.cos(math.pi / 2 * progress)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
-            value = loss(self.model, batch, args.r_drop, args.plain)
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(value)
-        nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
-        self.optimizer.step()
+        """One update of the weights and their average; returns the loss. The learning rate warms up
+        linearly, then follows a cosine down to 0 at `progress` 1."""
+        warm = min(1.0, (self.steps + 1) / self.args.warmup)
+        self.rate.fill_(self.args.rate * warm * math.cos(math.pi / 2 * progress))
+        value = self.graphs(self.update, batch) if self.graphs else self.update(batch)
         # Early on the average must forget the random start.
         decay = min(EMA, (self.steps + 1) / (self.steps + 10))
         with torch.no_grad():
@@ -188,4 +192,17 @@ class Trainer:
                 self.averaged, self.parameters, 1 - decay
             )
         self.steps += 1
+        return value
+
+    def update(self, batch: Batch) -> Tensor:
+        """One update of the weights at the current rate; returns the loss. It neither waits for the
+        device nor leaves gradients, so that a graph can capture it."""
+        cuda = self.device.type == "cuda"
+        # Begun here, so that the casts of weights, which autocast keeps, are the graph's own.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
+            value = loss(self.model, batch, self.args.r_drop, self.args.plain)
+        torch.autograd.backward(value)
+        nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         return value.detach()

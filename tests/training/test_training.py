@@ -1,4 +1,4 @@
-"""The demo model's training: its batches, its loss, its search, and the directory it writes."""
+"""The demo model's training: its loss, its search, and the directory it writes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from examples.train_a_translator import export, train, trainer
 from examples.train_a_translator.beam import search, translate
 from examples.train_a_translator.corpus import (
     EOS,
+    IGNORED,
     Batch,
     Packed,
     batches,
@@ -31,40 +32,10 @@ from examples.train_a_translator.corpus import (
     sampled_epochs,
     train_pieces,
 )
+from tests.training.translator import PAD, epoch, row, small_model
 
 CPU = torch.device("cpu")
-PAD = 59
 WORDS = "der die das Haus Hund ist war groß klein rot the a house dog is was big small red".split()
-
-
-def random_packed(sentences: int, seed: int) -> Packed:
-    random = np.random.default_rng(seed)
-    lengths = random.integers(1, 12, sentences)
-    ids = random.integers(2, PAD, lengths.sum()).astype(np.int16)
-    offsets = np.concatenate([[0], lengths.cumsum()])
-    ids[offsets[1:] - 1] = EOS
-    return Packed(ids, offsets)
-
-
-def row(packed: Packed, sentence: int) -> tuple[int, ...]:
-    begin, end = packed.offsets[sentence : sentence + 2]
-    return tuple(packed.ids[begin:end].tolist())
-
-
-def test_batches_hold_every_pair_once_and_keep_to_their_size() -> None:
-    pair = random_packed(100, 0), random_packed(100, 1)
-    seen = []
-    for batch in batches(pair, PAD, 60, np.random.default_rng(2), CPU):
-        assert batch.source.numel() <= 60 and batch.target.numel() <= 60
-        labels = torch.full(batch.target.shape, PAD).flatten()
-        labels[batch.places] = batch.labels
-        for source, mask, target, label in zip(
-            batch.source, batch.source_mask, batch.target, labels.view_as(batch.target), strict=True
-        ):
-            assert (source[~mask] == PAD).all() and (source[mask] != PAD).all()
-            assert target[0] == PAD and torch.equal(target[1:], label[:-1])
-            seen.append((tuple(source[mask].tolist()), tuple(label[label != PAD].tolist())))
-    assert sorted(seen) == sorted((row(pair[0], i), row(pair[1], i)) for i in range(100))
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -93,20 +64,6 @@ def test_each_epoch_is_cut_anew_into_subwords(tmp_path: Path) -> None:
         read_split(tmp_path, "train")
 
 
-def small_model(
-    dropout: Dropout = Dropout(),  # noqa: B008, frozen
-    plain: bool = False,
-) -> Transformer:
-    torch.manual_seed(0)
-    spec = trainer.make_spec(1, 1, 16, 2, 24, vocab=PAD + 1)
-    return trainer.make_model(spec, dropout, plain)
-
-
-def some_batch(device: str = "cpu") -> Batch:
-    pair = random_packed(20, 3), random_packed(20, 4)
-    return next(batches(pair, PAD, 100, np.random.default_rng(0), torch.device(device)))
-
-
 def expected_loss(model: Transformer, batch: Batch) -> Tensor:
     logits = model(batch.source, batch.source_mask, batch.target).flatten(0, 1)[batch.places]
     return F.cross_entropy(logits, batch.labels, label_smoothing=0.1)
@@ -115,14 +72,14 @@ def expected_loss(model: Transformer, batch: Batch) -> Tensor:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("r_drop", [0.0, 4.0])  # two equal passes do not diverge
 def test_the_loss_is_smoothed_cross_entropy_without_dropout(plain: bool, r_drop: float) -> None:
-    model, batch = small_model(plain=plain), some_batch()
+    model, batch = small_model(plain=plain), epoch(20, 100)[0]
     loss = trainer.loss(model, batch, r_drop, plain)
     expected = expected_loss(small_model(plain=True), batch)
     torch.testing.assert_close(loss, expected)
 
 
 def test_fused_modules_train_as_torchs_do(device: str) -> None:
-    batch, found = some_batch(device), []
+    batch, found = epoch(20, 100, device=device)[0], []
     for plain in (False, True):
         model = small_model(plain=plain).to(device)
         trainer.loss(model, batch, 4.0, plain).backward()
@@ -133,7 +90,7 @@ def test_fused_modules_train_as_torchs_do(device: str) -> None:
 
 
 def test_under_autocast_all_blocks_have_the_type_of_products(device: str) -> None:
-    batch, values = some_batch(device), []
+    batch, values = epoch(20, 100, device=device)[0], []
     with torch.autocast(device, torch.bfloat16):
         for plain in (False, True):
             model = small_model(plain=plain).to(device)
@@ -144,14 +101,16 @@ def test_under_autocast_all_blocks_have_the_type_of_products(device: str) -> Non
 
 
 def test_r_drop_adds_the_divergence_of_two_passes() -> None:
-    model, batch = small_model(Dropout(block=0.3)), some_batch()
+    model, batch = small_model(Dropout(block=0.3)), epoch(20, 100)[0]
     values = []
     for r_drop in (1e-9, 4.0):
         torch.manual_seed(0)  # the same dropout twice
         values.append(trainer.loss(model, batch, r_drop))
     torch.manual_seed(0)
     twice = (side.repeat(2, 1) for side in (batch.source, batch.source_mask, batch.target))
-    p, q = (logits.flatten(0, 1)[batch.places].log_softmax(-1) for logits in model(*twice).chunk(2))
+    places = batch.places[batch.labels != IGNORED]
+    assert len(places) < len(batch.places)
+    p, q = (logits.flatten(0, 1)[places].log_softmax(-1) for logits in model(*twice).chunk(2))
     both = sum(F.kl_div(a, b, log_target=True, reduction="batchmean") for a, b in ((p, q), (q, p)))
     torch.testing.assert_close(values[1] - values[0], both)
 

@@ -25,6 +25,8 @@ STYLES = {
     "ours-deterministic": Style("decoding, deterministic", "violet", "X"),
     "ours-int8": Style("decoding, int8 weights", "green", "P"),
     "ours-w8a8": Style("decoding, W8A8", "red", "d"),
+    "ours-graphs": Style("decoding, CUDA graphs", "violet", "X"),
+    "torch-graphs": Style("torch, CUDA graphs", "orange", "s"),
     "torch-nested": Style("torch, nested tensors", "violet", "v"),
 }
 
