@@ -43,7 +43,7 @@ class Awaited(Reply):
         self.loop.call_soon_threadsafe(self.ended.set)
 
 
-class Rows(CTranslate2):
+class AsyncCTranslate2(CTranslate2):
     """Whose answers are kept."""
 
     def answer(self, batch: Sequence[Reply]) -> None:
@@ -56,7 +56,7 @@ class Rows(CTranslate2):
             reply.end([int(token) for token in result.hypotheses[0]])
 
 
-def make_app(provider: Rows, task: Task) -> Starlette:
+def make_app(provider: AsyncCTranslate2, task: Task) -> Starlette:
     tokenizer = task.load_tokenizer()
 
     async def health(request: Request) -> Response:
@@ -91,10 +91,10 @@ def main() -> None:
     task = Task.read(options.model)
     with tempfile.TemporaryDirectory() as folder:
         converted = Path(folder) / "converted"
-        Rows.engine.convert(task, options.dtype, converted)
+        AsyncCTranslate2.engine.convert(task, options.dtype, converted)
         settings = Settings(options.device, options.dtype, options.threads, converted=converted)
-        engine = Rows.engine(task, settings)
-    app = make_app(Rows(engine, options.device, options.rows), task)
+        engine = AsyncCTranslate2.engine(task, settings)
+    app = make_app(AsyncCTranslate2(engine, options.device, options.rows), task)
     uvicorn.run(app, port=options.port, log_level="error", timeout_keep_alive=75)
 
 

@@ -145,7 +145,7 @@ def frees_interned() -> bool:
     return sys.getrefcount(sys.intern(f"{COME_AND_GO} and one")) < immortal
 
 
-def settle_interned() -> None:
+def resize_interned() -> None:
     """Has Python's table of interned strings take the size that it would come to.
 
     Strings that come and go, as the names in a Path do, use up its places. Then Python makes it
@@ -360,7 +360,7 @@ def main() -> None:
         run = Soak(Path(name), args.device)
         for number in range(WARM):
             run.act(random.Random(number))
-        settle_interned()
+        resize_interned()
         soak(run, WARM_MINUTES[args.device], 60, args.seed + 1, args.device)
         first, *_, last = soak(run, args.minutes, 60, args.seed, args.device)
     growth = last.memory - first.memory

@@ -27,10 +27,10 @@ def test_strings_that_come_and_go_take_no_memory_in_a_long_run() -> None:
     """Of a process of its own, as the run's is."""
     code = """
 import sys
-from tests.faults.soak import GROWTH, Measured, settle_interned
+from tests.faults.soak import GROWTH, Measured, resize_interned
 
 stay = [sys.intern(f"stays {i}") for i in range(100_000)]
-settle_interned()
+resize_interned()
 before = Measured.now("cpu").memory
 for i in range(400_000):
     sys.intern(f"is an act's {i}")

@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(kThreads<P>, P::kBlocks)
   if (begin >= length) return;
 
   const View<with_bias> view(p, source.first_query + begin, kQueries<P>, source.length);
-  const Share share(view.first / kKeys, (view.end + kKeys - 1) / kKeys, sentence.part, parts);
-  if (sentence.part >= share.parts) return;
-  const int first = share.first, end = share.end;
+  const KeySplit split(view.first / kKeys, (view.end + kKeys - 1) / kKeys, sentence.part, parts);
+  if (sentence.part >= split.parts) return;
+  const int first = split.first, end = split.end;
   const KeyTiles<P, T, C> tiles(memory);
   const RowsOf<P, T> own_rows = tiles.queries(first);
   request_rows<kQueries<P>, P::kDim, kThreads<P>>(own_rows, threadIdx.x, sentence.queries_of(p),
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads<P>, P::kBlocks)
     add_values<T, P>(softmaxes, scores, tiles.values(i));
   }
   wait_for_copies<0>();  // of a sentence without keys
-  store_results<with_bias, kQueries<P>, kThreads<P>>(p, softmaxes, own, sentence, view, share,
+  store_results<with_bias, kQueries<P>, kThreads<P>>(p, softmaxes, own, sentence, view, split,
                                                      parts, memory, tiles.rows);
 }
 

@@ -12,29 +12,29 @@
 namespace decoding::cuda {
 
 // By the first `threads` of a block, of which the others have ended. own: the warp's first query in
-// the block; share: of the keys; memory: the block's, which is used anew; rows: of its beginning.
+// the block; split: of the keys; memory: the block's, which is used anew; rows: of its beginning.
 template <bool with_bias, int queries, int threads, int dim, int squares, typename T, typename Keys,
           typename Rows>
 __device__ __forceinline__ void store_results(const PackedAttentionParams<T, Keys>& p,
                                               const OnlineSoftmax<dim> (&found)[squares], int own,
                                               const Sentence& sentence, const View<with_bias>& view,
-                                              const Share& share, int parts, char* memory,
+                                              const KeySplit& split, int parts, char* memory,
                                               const Rows& rows) {
   bool finite = true;
 #pragma unroll
   for (int s = 0; s < squares; ++s) finite &= found[s].finite();
   const bool broken = __syncthreads_or(!finite) && view.differs();
-  if (share.parts > 1) {
+  if (split.parts > 1) {
     using Found = Partial<queries, dim>;
     Found& partial = *reinterpret_cast<Found*>(memory);
 #pragma unroll
     for (int s = 0; s < squares; ++s) found[s].store_partial(partial, own + s * 16);
     if (threadIdx.x == 0) partial.broken = broken;
     sync_cluster();
-    if (any_broken(partial, share.parts)) {
-      attend_one_by_one<with_bias, queries, threads>(p, parts, share.parts);
+    if (any_broken(partial, split.parts)) {
+      attend_one_by_one<with_bias, queries, threads>(p, parts, split.parts);
     } else {
-      store_sum<threads>(p, partial, sentence, share.parts, with_bias ? kLog2e : p.scale * kLog2e);
+      store_sum<threads>(p, partial, sentence, split.parts, with_bias ? kLog2e : p.scale * kLog2e);
     }
     return sync_cluster();  // the others have read what this block has found
   }

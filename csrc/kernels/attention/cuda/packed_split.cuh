@@ -31,11 +31,11 @@ int parts_of(const Stream& stream, const PackedAttentionParams<T, Keys>& p, int6
 }
 
 // The tiles of keys of a block. Where there are too few for all parts, the last have none.
-struct Share {
+struct KeySplit {
   int parts;       // that have some; one at least
   int first, end;  // of this block
 
-  __device__ Share(int first_tile, int end_tile, int part, int most) {
+  __device__ KeySplit(int first_tile, int end_tile, int part, int most) {
     const int tiles = end_tile - first_tile;
     parts = max(min(tiles / kTilesOfAPart, most), 1);
     const int each = (tiles + parts - 1) / parts;

@@ -92,16 +92,16 @@ constexpr int kSharedBytes =
 template <typename P, typename T, typename Params, typename Keys>
 __device__ __forceinline__ void produce(const Pipeline<P, T>& pipeline, const Params& p,
                                         const Sentence& sentence, const Keys& source,
-                                        const Share& share) {
+                                        const KeySplit& split) {
   const int thread = threadIdx.x - P::kConsumers;
   request_rows<P::kQueries, P::kDim, kWarpgroup>(pipeline.queries(0), thread,
                                                  sentence.queries_of(p), StridedRows{p.stride},
                                                  sentence.begin, sentence.length, p.head_dim);
-  for (int i = 0; i < 2 * (share.end - share.first); ++i) {
+  for (int i = 0; i < 2 * (split.end - split.first); ++i) {
     pipeline.producer_acquire(i);
     request_rows<P::kKeys, P::kDim, kWarpgroup>(
         pipeline.tile(i), thread, i % 2 == 0 ? source.k : source.v, source.rows,
-        (share.first + i / 2) * P::kKeys, source.length, p.head_dim);
+        (split.first + i / 2) * P::kKeys, source.length, p.head_dim);
     pipeline.producer_commit(i);
   }
   close_copies();
@@ -155,23 +155,23 @@ __global__ void __launch_bounds__(P::kThreads, P::kBlocks)
   if (sentence.begin >= sentence.length) return;
   const int first_query = source.first_query + sentence.begin;  // its position
   const View<with_bias> view(p, first_query, P::kQueries, source.length);
-  const Share share(view.first / kKeys, (view.end + kKeys - 1) / kKeys, sentence.part, parts);
-  if (sentence.part >= share.parts) return;
+  const KeySplit split(view.first / kKeys, (view.end + kKeys - 1) / kKeys, sentence.part, parts);
+  if (sentence.part >= split.parts) return;
   __syncthreads();
   if (threadIdx.x >= P::kConsumers) {
     lower_registers<P::kOfProducer>();
-    return produce(pipeline, p, sentence, source, share);
+    return produce(pipeline, p, sentence, source, split);
   }
 
   raise_registers<P::kOfConsumer>();
   const int own = threadIdx.x / kWarp * 16;  // the warp's first query in the block
   // Its group's; the compiler does not know that all lanes have the same one.
   const int group = __shfl_sync(kAllLanes, threadIdx.x / kWarpgroup, 0) * kGroupQueries;
-  const int seen = p.causal ? (first_query + group + kGroupQueries - 1) / kKeys + 1 : share.end;
-  const int end = sentence.begin + group < sentence.length ? min(seen, share.end) : share.first;
+  const int seen = p.causal ? (first_query + group + kGroupQueries - 1) / kKeys + 1 : split.end;
+  const int end = sentence.begin + group < sentence.length ? min(seen, split.end) : split.first;
   OnlineSoftmax<P::kDim> softmaxes[1];
   auto& softmax = softmaxes[0];
-  int tile = share.first, i = 0;
+  int tile = split.first, i = 0;
   for (; tile < end; ++tile, i += 2) {
     float scores[kKeys / 8][4] = {}, factors[2];
     pipeline.consumer_wait(i);
@@ -185,11 +185,11 @@ __global__ void __launch_bounds__(P::kThreads, P::kBlocks)
     add_values(softmax.sums, scores, pipeline.tile(i + 1));
     pipeline.consumer_release(i + 1);
   }
-  for (; i < 2 * (share.end - share.first); ++i) {  // what only other groups see
+  for (; i < 2 * (split.end - split.first); ++i) {  // what only other groups see
     pipeline.consumer_wait(i);
     pipeline.consumer_release(i);
   }
-  store_results<with_bias, P::kQueries, P::kConsumers>(p, softmaxes, own, sentence, view, share,
+  store_results<with_bias, P::kQueries, P::kConsumers>(p, softmaxes, own, sentence, view, split,
                                                        parts, memory, pipeline.queries(0));
 }
 
