@@ -52,6 +52,11 @@ if SANITIZERS:  # their reports name functions and lines
     OPTIMIZE = f"-O1 -g1 -fno-omit-frame-pointer -fsanitize={SANITIZERS}"
 ONLY_ISA = os.environ.get("DECODING_ONLY_ISA", "")
 LOCAL_VERSION = os.environ.get("DECODING_LOCAL_VERSION", "")
+# What ccache keeps serves every checkout, and what is precompiled may come from it, too.
+CCACHE = {
+    "CCACHE_BASEDIR": str(ROOT),
+    "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
+}
 # Each kernel file is compiled once per instruction set of the machine; which one runs is chosen at
 # run time. NEON needs a name of its own, because all of aarch64 has it, portable code too.
 CONTRACT = "-ffp-contract=fast"
@@ -64,6 +69,8 @@ ISAS = {
     },
     "aarch64": {"portable": "", "neon": "-DDECODING_NEON"},
 }
+
+HEADER = ROOT / "csrc/kernels/cpu/precompiled.h"  # for each of them
 
 # The CUDA files that take longest are compiled once per type.
 ONCE = ("collective", "team")  # of the CPU's tools, which do not compute
@@ -224,6 +231,11 @@ class Object:
         return f"-DDECODING_TYPE={TYPES[self.variant]}" if self.variant else ""
 
     @property
+    def header(self) -> Path | None:
+        """The header that is precompiled with the same options, where there is one."""
+        return self.path.parent / self.variant / HEADER.name if self.variant in isas() else None
+
+    @property
     def link_order(self) -> tuple[int, Path]:
         """Portable objects first: where two objects hold the same inline function, the linker keeps
         the first, which every machine can run; and bindings, which are hardly optimised, after the
@@ -310,8 +322,13 @@ def rules(cuda: Cuda | None) -> list[str]:
         ]
     return [
         *lines,
+        "rule precompile",
+        f"  command = {compiler} -MMD -MF $out.d {flags} $options -x c++-header $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = $name",
         "rule compile",
-        f"  command = {compiler} -MMD -MF $out.d {flags} $options -c $in -o $out",
+        f"  command = {compiler} -MMD -MF $out.d {flags} $header $options -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $name",
@@ -324,9 +341,15 @@ def rules(cuda: Cuda | None) -> list[str]:
 def ninja_file(modules: dict[str, Path], parts: list[Object], cuda: Cuda | None) -> str:
     """The whole build as ninja's text; modules: the file of each."""
     lines = rules(cuda)
+    for header, options in {part.header: part.options for part in parts if part.header}.items():
+        lines.append(f"build {quoted(header)}.gch: precompile {quoted(HEADER)}")
+        lines += [f"  options = {options}", f"  name = {header.parent.name}/{header.name}"]
     for part in parts:
-        lines.append(f"build {quoted(part.path)}: {part.rule} {quoted(part.file)}")
+        after = f" | {quoted(part.header)}.gch" if part.header else ""
+        lines.append(f"build {quoted(part.path)}: {part.rule} {quoted(part.file)}{after}")
         lines += [f"  options = {part.options}", f"  name = {part.path.name}"]
+        if part.header:
+            lines.append(f'  header = -fpch-preprocess -include "{part.header}"')
     for module, target in modules.items():
         linked = [quoted(part.path) for part in parts if in_module(part.source, module)]
         lines.append(f"build {quoted(target)}: link {' '.join(linked)}")
@@ -362,8 +385,7 @@ class NinjaBuild(build_ext):
             part.write_file()
         (build / "build.ninja").write_text(ninja_file(modules, parts, cuda))
         write_changed(build / "hash.cc", HASH.format(sources_hash(ROOT / "csrc"), archs))
-        # What ccache keeps serves every checkout.
-        environment = {"CCACHE_BASEDIR": str(ROOT), **os.environ}
+        environment = {**CCACHE, **os.environ}
         command = [Path(ninja.BIN_DIR) / "ninja", "-C", str(build)]
         if subprocess.run(command, env=environment).returncode:
             raise SystemExit("the engine could not be compiled: see the first message above")

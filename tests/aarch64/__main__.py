@@ -30,14 +30,11 @@ import ninja
 ROOT = Path(__file__).parent.parent.parent
 BUILD = ROOT / "build/aarch64"
 FOLDER = Path(__file__).parent
-ANSWERS, HEADER = FOLDER / "answers.json", FOLDER / "precompiled.h"
+ANSWERS = FOLDER / "answers.json"
+SETUP = runpy.run_path(str(ROOT / "setup.py"))  # how the library is built
+HEADER: Path = SETUP["HEADER"]
 Answers: TypeAlias = dict[str, dict[str, str]]  # instruction set -> case -> hash
 
-# What is precompiled may come from the cache, too.
-CCACHE = {
-    "CCACHE_BASEDIR": str(ROOT),
-    "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
-}
 # What QEMU is, and the instruction sets that there must be.
 PROCESSORS = {
     "cortex-a53": ["neon", "portable"],
@@ -57,7 +54,7 @@ EXPECTED = {
 
 def ninja_file(compiler: str, isas: dict[str, str], link: str) -> str:
     """Compiles the kernels for each instruction set, and the program. isas: flags of each."""
-    flags = runpy.run_path(str(ROOT / "setup.py"))["FLAGS"]
+    flags = SETUP["FLAGS"]
     cache = "ccache " if shutil.which("ccache") else ""
     command = f'{cache}{compiler} -MMD -MF $out.d {flags} -O1 -I"{ROOT}/csrc" -I"{ROOT}" $options'
     lines = [
@@ -95,7 +92,7 @@ def build(folder: Path, compiler: str, isas: dict[str, str], link: str = "") -> 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "build.ninja").write_text(ninja_file(compiler, isas, link))
     command: list[str | Path] = [Path(ninja.BIN_DIR) / "ninja", "--quiet", "-C", folder]
-    environment = CCACHE | os.environ
+    environment = SETUP["CCACHE"] | os.environ
     if subprocess.run(command, env=environment).returncode:
         raise SystemExit("aarch64: the kernels could not be compiled: see the first message above")
     return folder / "kernels"

@@ -1,5 +1,7 @@
-// What most kernels include, compiled once for each instruction set: reading it takes longer than
-// most of them.
+// What most kernels include. The build compiles it once for each instruction set: reading it takes
+// longer than most of them.
+#pragma once
+
 #include <algorithm>
 #include <cmath>
 #include <string>
