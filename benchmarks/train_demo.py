@@ -41,7 +41,8 @@ PROVIDERS = {
 
 @dataclass(frozen=True)
 class TrainRow:
-    """Milliseconds of a step. memory: that it takes on a GPU at most beside the weights, MB."""
+    """Milliseconds of a step. memory: that an eager one takes on a GPU at most beside the weights,
+    MB. What graphs hold, torch counts as reserved alone."""
 
     what: str
     provider: str
@@ -104,7 +105,8 @@ def compare(options: argparse.Namespace, r_drop: float) -> list[TrainRow]:
         model = make_model(make_spec(*SHAPE, vocab=VOCABULARY), RATES, plain).to(device).train()
         how = argparse.Namespace(rate=1e-4, warmup=1, r_drop=r_drop, plain=plain)
         trainers[provider] = Trainer(model, how, graphs)
-        memory[provider] = peak(trainers[provider], given[:WARM_UP])
+        found = peak(trainers[provider], given[:WARM_UP])  # the first of a shape are eager
+        memory[provider] = math.nan if graphs else found
         steps(trainers[provider], 2 * every_shape if options.device == "cuda" else [])
         seconds[provider] = []
     for begin in range(WARM_UP, len(given), TURN):
