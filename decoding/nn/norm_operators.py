@@ -65,8 +65,7 @@ def _(
     bias: Tensor | None,
     eps: float,
     rms: bool,
-    dropout: float,
-    seed: Tensor | None,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     x = as_residual(x, residual)
     return torch.empty_like(x), torch.empty_like(x), stats_of(x, rms)
@@ -114,8 +113,7 @@ def _(
     stats: Tensor,
     dtype: torch.dtype,
     wanted: Sequence[bool],
-    dropout: float,
-    seed: Tensor | None,
+    *_: Any,
 ) -> list[Tensor]:
     return gradients_of(total, dtype, wanted)
 

@@ -51,11 +51,11 @@ class Site:
     def embedder(self, name: str | None) -> Served:
         return self.named(name, lambda each: each.engine is None, "makes no embeddings")
 
-    def named(self, name: str | None, suits: Callable[[Served], bool], lacks: str) -> Served:
-        """The model of that name, or where the client names none the first that suits. Raises
-        ApiError 404 for an unknown one, 400 for one that does not suit."""
+    def named(self, name: str | None, supports: Callable[[Served], bool], lacks: str) -> Served:
+        """The model of that name, or where the client names none the first that supports what it
+        asks for. Raises ApiError 404 for an unknown one, 400 for one that does not."""
         if name is None:
-            found = next(filter(suits, self.models.values()), None)
+            found = next(filter(supports, self.models.values()), None)
             if found is None:
                 raise ApiError(404, f"no model of this server is for that: each {lacks}")
             return found
@@ -67,7 +67,7 @@ class Site:
                 param="model",
                 code="model_not_found",
             )
-        if not suits(self.models[name]):
+        if not supports(self.models[name]):
             raise ApiError(400, f"the model {name!r} {lacks}", param="model")
         return self.models[name]
 

@@ -68,7 +68,7 @@ def answers(place: str, part: bool = False) -> Iterator[tuple[str, str, str]]:
         for name in PART if part else [*GENERATORS, *ENCODERS]:
             with source_of(name) as source:
                 for kind, options in types.items():
-                    if not suits(name, options):
+                    if not supports(name, options):
                         continue
                     model = decoding.load(source, device, threads=1, **options)
                     assert device == "cuda" or model.isa == isa
@@ -76,7 +76,7 @@ def answers(place: str, part: bool = False) -> Iterator[tuple[str, str, str]]:
                         yield f"{name}, {kind}", case.name, answer(model, case)
 
 
-def suits(name: str, options: dict[str, Any]) -> bool:
+def supports(name: str, options: dict[str, Any]) -> bool:
     return "kv_cache_dtype" not in options or name in (*COMPLETE, "llama", "t5")
 
 
