@@ -3,6 +3,7 @@
     python -m tests.sanitize.compute_sanitizer                 all, some hours
     python -m tests.sanitize.compute_sanitizer --jobs 16       so many runs at a time, as cores
     python -m tests.sanitize.compute_sanitizer --part 2/20     the second of 20 parts
+    python -m tests.sanitize.compute_sanitizer --only linear   those whose subject has that in it
     python -m tests.sanitize.compute_sanitizer --seconds 300   starts nothing later; call it again
 
 memcheck finds bad accesses, racecheck races in shared memory, initcheck reads of what nobody wrote,
@@ -41,6 +42,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DTYPES = ("float32", "float16", "bfloat16")
 CASES = {"memcheck": 2, "racecheck": 1, "initcheck": 1, "synccheck": 2}  # of a function and type
 FAMILIES_A_RUN = 4  # importing takes as long as their generations
+TESTS_A_RUN = 40
 LIMIT = 600  # seconds of a run, which others slow down
 # Timing each product's candidates would run thousands of kernels. And every tensor of torch's gets
 # memory of its own, so that what lies behind it is out of bounds.
@@ -54,7 +56,7 @@ class Row:
     """cases: tests, or generations; reports: of them all; versions: of CUDA's tool and of torch."""
 
     tool: str
-    what: str  # "kernels/rows/test_norm", "generation float16 gpt2 bart mbart t5"
+    what: str  # "kernels/rows/test_norm 1/2", "generation float16 gpt2 bart mbart t5"
     cases: int
     reports: int
     seconds: float
@@ -107,7 +109,10 @@ def all_runs(tests: Sequence[str], tools: Sequence[str]) -> list[Run]:
         for file in files:
             chosen = select([test for test in tests if test.startswith(f"{file}::")], CASES[tool])
             what = file.removeprefix("tests/").removesuffix(".py")
-            runs.append(Run(tool, what, len(chosen), (*pytest, *chosen), ours=True))
+            parts = batches(chosen, TESTS_A_RUN)
+            for i, some in enumerate(parts, 1):
+                part = f" {i}/{len(parts)}" if len(parts) > 1 else ""
+                runs.append(Run(tool, what + part, len(some), (*pytest, *some), ours=True))
         lengths = ("5",) if tool in ("racecheck", "initcheck") else ("5", "10")
         for number, dtype in enumerate(DTYPES):
             names = NAMES[(at + number) % len(DTYPES) :: len(DTYPES)]
@@ -204,6 +209,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--tool", choices=TOOLS, action="append")
     parser.add_argument("--part", default="1/1", metavar="I/N")
+    parser.add_argument("--only", default="", metavar="REGEX", help="of the subject in a row")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--output", type=Path, default=OUTPUT)
@@ -212,7 +218,12 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("compute-sanitizer needs an NVIDIA GPU, and torch sees none")
     where = conditions() | ({"commit": args.commit} if args.commit else {})
-    runs = part_of(all_runs(kernel_tests(), args.tool or TOOLS), args.part)
+    runs = [
+        run
+        for run in all_runs(kernel_tests(), args.tool or TOOLS)
+        if re.search(args.only, run.what)
+    ]
+    runs = part_of(runs, args.part)
     left = [run for run in runs if (run.tool, run.what) not in done(args.output, where["commit"])]
     left.sort(key=lambda run: -run.cases)  # the longest first, that none is waited for at the end
     over, bad, unstarted = time.monotonic() + args.seconds, 0, 0

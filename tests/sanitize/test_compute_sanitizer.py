@@ -8,6 +8,7 @@ import pytest
 
 from tests.sanitize import generations
 from tests.sanitize.compute_sanitizer import (
+    TESTS_A_RUN,
     TOOLS,
     Row,
     all_runs,
@@ -73,8 +74,12 @@ def test_each_function_and_type_is_chosen() -> None:
 
 def test_parts_are_all_runs_once() -> None:
     tests = ["tests/kernels/rows/test_norm.py::test_a[cuda-float32]"]
+    tests += [f"tests/kernels/rows/test_embed.py::test_{i}" for i in range(2 * TESTS_A_RUN + 1)]
     runs = all_runs(tests, TOOLS)
     assert sum(run.what == "kernels/rows/test_norm" for run in runs) == 4
+    embed = [run for run in runs if run.what.startswith("kernels/rows/test_embed")]
+    assert [run.what[-3:] for run in embed] == ["1/3", "2/3", "3/3"] * 4
+    assert sum(run.cases for run in embed) == 4 * (2 * TESTS_A_RUN + 1)
     for tool in TOOLS:
         generated = [run.command[2] for run in runs if run.tool == tool and not run.ours]
         assert sorted(",".join(generated).split(",")) == sorted(generations.NAMES)
