@@ -15,7 +15,8 @@ Tests of kernels are some of each test function and type, spread over its cases.
 in one type with each tool, and the types take turns. Expected values
 come from torch, so of tests only reports that name our kernels count; initcheck does not see all
 that cuBLASLt's kernels write, and racecheck not how these order their accesses: so both get
-generations of few tokens, whose products are all our own.
+generations of few tokens, whose products are all our own. Nor does initcheck see what another GPU
+writes: it gets no collectives.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DTYPES = ("float32", "float16", "bfloat16")
 CASES = {"memcheck": 2, "racecheck": 1, "initcheck": 1, "synccheck": 2}  # of a function and type
 FAMILIES_A_RUN = 4  # importing takes as long as their generations
-TESTS_A_RUN = 40
+TESTS_A_RUN = 10
 LIMIT = 600  # seconds of a run, which others slow down
 # Timing each product's candidates would run thousands of kernels. And every tensor of torch's gets
 # memory of its own, so that what lies behind it is out of bounds.
@@ -107,6 +108,8 @@ def all_runs(tests: Sequence[str], tools: Sequence[str]) -> list[Run]:
     pytest = ("-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "--timeout=0")
     for at, tool in enumerate(tools):
         for file in files:
+            if tool == "initcheck" and "/collective/" in file:
+                continue
             chosen = select([test for test in tests if test.startswith(f"{file}::")], CASES[tool])
             what = file.removeprefix("tests/").removesuffix(".py")
             parts = batches(chosen, TESTS_A_RUN)

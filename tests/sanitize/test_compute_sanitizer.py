@@ -74,9 +74,11 @@ def test_each_function_and_type_is_chosen() -> None:
 
 def test_parts_are_all_runs_once() -> None:
     tests = ["tests/kernels/rows/test_norm.py::test_a[cuda-float32]"]
+    tests += ["tests/kernels/collective/test_sum.py::test_b[cuda-float32]"]
     tests += [f"tests/kernels/rows/test_embed.py::test_{i}" for i in range(2 * TESTS_A_RUN + 1)]
     runs = all_runs(tests, TOOLS)
     assert sum(run.what == "kernels/rows/test_norm" for run in runs) == 4
+    assert sum(run.what == "kernels/collective/test_sum" for run in runs) == 3
     embed = [run for run in runs if run.what.startswith("kernels/rows/test_embed")]
     assert [run.what[-3:] for run in embed] == ["1/3", "2/3", "3/3"] * 4
     assert sum(run.cases for run in embed) == 4 * (2 * TESTS_A_RUN + 1)
