@@ -83,12 +83,12 @@ class SelectState:
             **{"forced_firsts": [-1] * batch, "temperatures": [1.0] * batch},
             **{"top_ps": [1.0] * batch},
         }
-        self.begin = place.ints([2, batch])  # number, live_count
+        self.begin = place.ints([2, batch])  # number, active_count
         self.sentences, self.sums = place.active(batch, 2, 1), sums
-        self.tensors["live"] = self.sentences.clone()
+        self.tensors["active"] = self.sentences.clone()
         self.reset()
 
     def reset(self) -> None:
         self.tensors["now"].copy_(self.begin)
-        self.tensors["live"].copy_(self.sentences)
+        self.tensors["active"].copy_(self.sentences)
         self.tensors["sums"].copy_(self.sums)

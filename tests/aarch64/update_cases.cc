@@ -57,7 +57,7 @@ void bookkeeping(Machine<isa>& machine) {
 template <cpu::Isa isa>
 void joining(Machine<isa>& machine) {
   SearchSetup setup(machine);
-  setup.state.live_count = 1;
+  setup.state.active_count = 1;
   const JoiningSentence newcomer{1, 2, 3, 17, 0};
   std::vector<int32_t> prompts{3, 0}, first_tokens{8, 0}, counts(kSentences), done(kSentences),
       fault(kSentences), length(kRows), group_counts(kRows), ids(kRows), positions(kRows),
@@ -106,7 +106,7 @@ void joining(Machine<isa>& machine) {
   StepState all_state{};
   std::vector<ActiveSentence> all(2 * kSentences);
   std::vector<int32_t> all_ids(2 * kRows), all_positions(2 * kRows);
-  setup.state.live_count = 1;
+  setup.state.active_count = 1;
   const UnconditionalRowsParams twin{.state = &setup.state,
                                      .active = setup.active.data(),
                                      .ids = ids.data(),

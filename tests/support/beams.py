@@ -118,35 +118,35 @@ class Search:
         self.steps = {}
         late = self.late or (0,) * count
         first = torch.zeros(count).int()
-        live, ids = active_sentences([], [], []), torch.tensor([], dtype=torch.int32)
+        active, ids = active_sentences([], [], []), torch.tensor([], dtype=torch.int32)
         for number in range(1, max(late) + steps + 1):
             joins = [place for place in range(count) if late[place] == number - 1]
-            live = torch.cat([live, active_sentences(joins, 1, 0)])
+            active = torch.cat([active, active_sentences(joins, 1, 0)])
             ids = torch.cat([ids, torch.full((len(joins) * beams,), -5, dtype=torch.int32)])
-            if len(live) == 0:
+            if len(active) == 0:
                 continue
-            self.step(live.clone(), ids)
-            now = torch.tensor([number, len(live)]).int()
+            self.step(active.clone(), ids)
+            now = torch.tensor([number, len(active)]).int()
             ids, _, _ = kernels.gather_active(
-                now, self.kept["done"], first, self.kept["tokens"], first, live, **self.on
+                now, self.kept["done"], first, self.kept["tokens"], first, active, **self.on
             )
             assert int(now[0]) == number + 1
-            live = live[: int(now[1])].clone()
-            ids = ids[: len(live) * beams].clone()
-        assert len(live) == 0 and bool(self.kept["done"].all())
+            active = active[: int(now[1])].clone()
+            ids = ids[: len(active) * beams].clone()
+        assert len(active) == 0 and bool(self.kept["done"].all())
         return [self.results(place) for place in range(count)]
 
-    def step(self, live: Tensor, ids: Tensor) -> None:
-        """live: [n, 3], as active_sentences() gives them."""
+    def step(self, active: Tensor, ids: Tensor) -> None:
+        """active: [n, 3], as active_sentences() gives them."""
         beams = self.options.beams
         logits, lse = [], []
-        for (place, step, _), read in zip(live.tolist(), ids.split(beams), strict=True):
+        for (place, step, _), read in zip(active.tolist(), ids.split(beams), strict=True):
             self.steps[place] = step
             rows = zip(range(place * beams, (place + 1) * beams), read.tolist(), strict=True)
             mine = torch.stack([self.read(row, token, step) for row, token in rows])
             lse.append(self.obey(place, mine, step))
             logits.append(mine)
-        self.choose(torch.cat(logits), torch.cat(lse), live)
+        self.choose(torch.cat(logits), torch.cat(lse), active)
 
     def read(self, row: int, token: int, step: int) -> Tensor:
         """Stores what the row reads, and gives the logits of the row that its history spells."""
@@ -167,13 +167,14 @@ class Search:
         banned = [*rules.banned, *(rules.eos if step <= rules.min_new else ())]
         return kernels.ban_tokens(logits, banned, **self.on)[2]
 
-    def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
+    def choose(self, logits: Tensor, lse: Tensor, active: Tensor) -> None:
         m = max(2, 1 + len(self.rules.eos)) * self.options.beams
         candidates = self.launch(
-            kernels.merge_beams, *kernels.topk(logits, m, **self.on), lse, live, self.kept["sums"],
-            m=m, vocab=self.table.vocab, sibling_penalty=self.options.diversity_rate,
+            kernels.merge_beams, *kernels.topk(logits, m, **self.on), lse, active,
+            self.kept["sums"], m=m, vocab=self.table.vocab,
+            sibling_penalty=self.options.diversity_rate,
         )  # fmt: skip
-        self.launch(kernels.beam_step, *candidates, lse, live, **self.call())
+        self.launch(kernels.beam_step, *candidates, lse, active, **self.call())
 
     def launch(self, kernel: Callable[..., Any], *tensors: Tensor | None, **options: Any) -> Any:
         """Runs a kernel on the device; results, and what the search keeps, return to the CPU."""

@@ -106,7 +106,7 @@ class Search:
         positions = [PREFIX + number - 1 for number in numbers]
         self.kept = {
             "now": ints([1, batch]),
-            "live": active_sentences(range(batch), numbers, positions),
+            "active": active_sentences(range(batch), numbers, positions),
             "first": torch.arange(batch, dtype=torch.int32) * 10,
             "items": items,
             "sums": torch.tensor([0.0] + [FILL_IN] * (beams - 1)).repeat(batch),
@@ -137,16 +137,16 @@ class Search:
         self.given = rules.given(items * beams)
 
     @property
-    def live_count(self) -> int:
+    def active_count(self) -> int:
         return int(self.kept["now"][1])
 
     @property
-    def live(self) -> Tensor:
-        """[live, 3], of this step."""
-        return self.kept["live"][: self.live_count].clone()
+    def active(self) -> Tensor:
+        """[active_count, 3], of this step."""
+        return self.kept["active"][: self.active_count].clone()
 
     def select(self, logits: Tensor, rows: int | None = None) -> None:
-        """rows: that belong to live sentences, by default all."""
+        """rows: that belong to active sentences, by default all."""
         ours = padded(logits.to(self.dtype))
         ours[rows if rows is not None else len(ours) :] = math.nan
         kernels.select(
@@ -155,11 +155,11 @@ class Search:
 
     def step(self, logits: Tensor) -> None:
         """logits: [batch * beams, vocab]."""
-        rows = self.live_count * self.beams
+        rows = self.active_count * self.beams
         theirs = logits.to(self.dtype).float().cpu()[:rows]
         self.select(logits, rows)
         lse = self.ours["lse"].cpu()[:rows]
-        parts = zip(self.live[:, 1].tolist(), theirs.split(self.beams), strict=True)
+        parts = zip(self.active[:, 1].tolist(), theirs.split(self.beams), strict=True)
         expected = torch.cat([self.rules.apply(part, number) for number, part in parts])
         # What is not finite is the same kind of fault, NaN or inf.
         torch.testing.assert_close(
@@ -174,14 +174,14 @@ class Search:
 
     def choose(self, logits: Tensor, lse: Tensor) -> None:
         """By the CPU. lse: the GPU's, so that scores must be equal to the bit."""
-        kept, rules, live = self.kept, self.rules, self.live
+        kept, rules, active = self.kept, self.rules, self.active
         if self.kind == "beam":
             best = kernels.merge_beams(
-                *kernels.topk(logits, self.m, **CPU), lse, live, kept["sums"], m=self.m,
+                *kernels.topk(logits, self.m, **CPU), lse, active, kept["sums"], m=self.m,
                 vocab=self.vocab, **CPU,
             )  # fmt: skip
             kernels.beam_step(
-                *best, lse, live, eos=list(rules.eos), state=kept,
+                *best, lse, active, eos=list(rules.eos), state=kept,
                 vocab=self.vocab, max_new=rules.max_new, length_penalty=rules.length_penalty,
                 early_stopping=rules.stopping(), **CPU,
             )  # fmt: skip
@@ -189,42 +189,42 @@ class Search:
         if self.kind == "greedy":
             values, ids = (best[:, 0].clone() for best in kernels.topk(logits, 1, **CPU))
         else:
-            words = kept["random_row"][: len(live) * self.beams].clone()
+            words = kept["random_row"][: len(active) * self.beams].clone()
             values, ids = kernels.sample(
-                logits, words, seed=rules.seed, steps=live[:, 1].tolist(),
+                logits, words, seed=rules.seed, steps=active[:, 1].tolist(),
                 temperature=rules.temperature, top_k=rules.top_k, top_p=rules.top_p, **CPU,
             )  # fmt: skip
         kernels.update_rows(
-            values, ids, lse, live, eos=list(rules.eos), state=kept, pad=rules.pad,
+            values, ids, lse, active, eos=list(rules.eos), state=kept, pad=rules.pad,
             fallback=0 if self.kind == "greedy" else -1, max_new=rules.max_new, **CPU,
         )  # fmt: skip
 
     def gather(self) -> None:
         kept, beams = self.kept, self.beams
-        live = self.live[kept["done"][self.live[:, 0]] == 0]
-        rows, (ids, numbers, _) = len(live) * beams, live.long().T
+        active = self.active[kept["done"][self.active[:, 0]] == 0]
+        rows, (ids, numbers, _) = len(active) * beams, active.long().T
         tokens = kept["tokens"].view(len(kept["tokens"]), -1, beams)
         kept["ids"][:rows] = tokens[numbers - 1, ids].flatten()
         kept["at"][:rows] = (kept["first"][ids] + numbers).repeat_interleave(beams)
         words = kept["items"][ids][:, None] * beams + torch.arange(beams)
         kept["random_row"][:rows] = words.flatten().int()
-        kept["live"][: len(live)] = live + ints([0, 1, 1])
-        kept["now"].copy_(ints([int(kept["now"][0]) + 1, len(live)]))
+        kept["active"][: len(active)] = active + ints([0, 1, 1])
+        kept["now"].copy_(ints([int(kept["now"][0]) + 1, len(active)]))
 
     def compare(self, before: Tensor) -> None:
         """before: `now` of this step, which is what the host sees until the search ends."""
         ours = {name: tensor.cpu() for name, tensor in self.ours.items()}
         for name, expected in self.kept.items():
-            count = self.live_count * (1 if name == "live" else self.beams)
-            # Behind what is live, old entries are left.
-            part = slice(count if name in ("live", "ids", "at", "random_row") else None)
+            count = self.active_count * (1 if name == "active" else self.beams)
+            # Behind what is active, old entries are left.
+            part = slice(count if name in ("active", "ids", "at", "random_row") else None)
             if name == "slots":  # [2, slots, history]; nobody reads where the history of a sentence
                 # that is done lies
-                live = (self.kept["done"] == 0).repeat_interleave(self.beams)
-                assert torch.equal(ours[name][:, live], expected[:, live])
+                active = (self.kept["done"] == 0).repeat_interleave(self.beams)
+                assert torch.equal(ours[name][:, active], expected[:, active])
                 continue
             assert torch.equal(ours[name][part], expected[part]), name
-        assert torch.equal(ours["seen"], before if self.live_count else ours["now"])
+        assert torch.equal(ours["seen"], before if self.active_count else ours["now"])
         assert not ours["arrivals"].any()
 
     def run(self, style: str, seed: int = 0) -> None:
@@ -232,9 +232,9 @@ class Search:
         generator = torch.Generator("cuda").manual_seed(seed)
         for _ in range(self.rules.max_new):
             self.step(made(style, self.batch * self.beams, self.vocab, generator))
-            if self.live_count == 0:
+            if self.active_count == 0:
                 break
-        assert self.live_count == 0 and bool(self.kept["done"].all())
+        assert self.active_count == 0 and bool(self.kept["done"].all())
 
 
 def made(style: str, rows: int, vocab: int, generator: torch.Generator) -> Tensor:

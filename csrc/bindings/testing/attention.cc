@@ -300,7 +300,7 @@ void bind_decode_attention(py::module_& kernels) {
       },
       "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; "
       "active: [rows / beams, 3], id, number and position of each sentence; state: number, "
-      "live_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
+      "active_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
       "split_counters: CUDA's scratch, made where they are not given, as deterministic kernels "
       "need it; from `positions` on: as in "
       "apply_rotary, which "

@@ -64,28 +64,28 @@ std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t senten
   return configs;
 }
 
-// What a step of a search reads and keeps, where its tensors lie. live: [live, 3], as in step.h;
-// positions must be below the history's. options: eos, state (what the
-// search keeps, see beam.h for the shapes), vocab, max_new (of all, or of each sentence); what
-// sentences_of reads; groups; stop_table and stop_first, forced_first (whether
-// there is a token of that kind) where given.
+// What a step of a search reads and keeps, where its tensors lie. active: [sentences, 3], as in
+// step.h; positions must be below the history's. options: eos, state (what the search keeps, see
+// beam.h for the shapes), vocab, max_new (of all, or of each sentence); what sentences_of reads;
+// groups; stop_table and stop_first, forced_first (whether there is a token of that kind) where
+// given.
 class SearchStep {
  public:
-  SearchStep(const object& lse, const object& live, const py::dict& options)
-      : tensors(py::str(live.attr("device"))),
+  SearchStep(const object& lse, const object& active, const py::dict& options)
+      : tensors(py::str(active.attr("device"))),
         state(options["state"]),
-        sentences(static_cast<int>(tensors.sizes(live, "live", 2)[0])),
+        sentences(static_cast<int>(tensors.sizes(active, "active", 2)[0])),
         shape_(tensors.sizes(state["slots"], "slots", 3)),
         finished_(tensors.sizes(state["finished"], "finished", 3)),
         search_config({.max_finished = static_cast<int>(finished_[1]),
                        .groups = option(options, "groups", 1)}),
-        stop_now_(std::vector<int32_t>(finished_[0]), live),
+        stop_now_(std::vector<int32_t>(finished_[0]), active),
         config_(search_config, sentences_of(options, finished_[0], given("stop_table", options)),
-                words_of(options), live),
-        now_({{.number = 1, .live_count = sentences}}, live) {
+                words_of(options), active),
+        now_({{.number = 1, .active_count = sentences}}, active) {
     const int64_t total = shape_[1], history = shape_[2], all = finished_[0];
     search = {.lse = tensors.data<float>(lse, "lse", {sentences * (total / all)}),
-              .active = active_sentences(tensors, live),
+              .active = active_sentences(tensors, active),
               .config = config_.view(),
               .state = now_.data(),
               .stop = {.stop_now = stop_now_.data(),
@@ -116,7 +116,7 @@ class SearchStep {
 
   const Tensors tensors;
   const py::dict state;
-  const int sentences;  // live ones
+  const int sentences;  // active ones
   BeamSearch search;
 
  private:
@@ -177,23 +177,23 @@ class Scratch {
 
 // keys: [rows, k] of candidates that were sampled.
 py::tuple run_merge_beams(const object& values, const object& ids, const object& lse,
-                          const object& live, const object& sums, int m, int vocab,
+                          const object& active, const object& sums, int m, int vocab,
                           const object& keys, float sibling_penalty, const std::string& isa,
                           int threads) {
-  const Tensors in(py::str(live.attr("device")));
-  const int sentences = static_cast<int>(in.sizes(live, "live", 2)[0]);
-  const Best best(values, ids), candidates(live, sentences, m);
-  const Scratch<KeyedCandidate> queue(live, best.n() * best.k());
-  const Placed<StepState> now({{.number = 1, .live_count = sentences}}, live);
+  const Tensors in(py::str(active.attr("device")));
+  const int sentences = static_cast<int>(in.sizes(active, "active", 2)[0]);
+  const Best best(values, ids), candidates(active, sentences, m);
+  const Scratch<KeyedCandidate> queue(active, best.n() * best.k());
+  const Placed<StepState> now({{.number = 1, .active_count = sentences}}, active);
   SentenceConfig sentence;
   sentence.beam.sibling_penalty = sibling_penalty;
   const std::vector<SentenceConfig> all(in.sizes(sums, "sums", 1)[0], sentence);
-  const PlacedConfig config({}, all, {}, live);
+  const PlacedConfig config({}, all, {}, active);
   const MergeBeamsParams params{.best = best.data(),
                                 .keys = in.data_or_null<float>(keys, "keys", {best.n(), best.k()}),
                                 .lse = in.data_or_null<float>(lse, "lse", {best.n()}),
                                 .sums = in.data<float>(sums, "sums", {-1}),
-                                .active = active_sentences(in, live),
+                                .active = active_sentences(in, active),
                                 .config = config.view(),
                                 .state = now.data(),
                                 .candidates = candidates.data(),
@@ -203,15 +203,15 @@ py::tuple run_merge_beams(const object& values, const object& ids, const object&
                                 .k = best.k(),
                                 .m = m,
                                 .vocab = vocab};
-  run_on(live, isa, threads, [&](auto& stream) { merge_beams(stream, params); });
+  run_on(active, isa, threads, [&](auto& stream) { merge_beams(stream, params); });
   return candidates.unbound();
 }
 
-// values, ids: merge_beams'. ended: uint8 [live, m], from the host.
-void run_beam_step(const object& values, const object& ids, const object& lse, const object& live,
+// values, ids: merge_beams'. ended: uint8 [sentences, m], from the host.
+void run_beam_step(const object& values, const object& ids, const object& lse, const object& active,
                    const object& ended, const std::string& isa, int threads,
                    const py::kwargs& options) {
-  const SearchStep step(lse, live, options);
+  const SearchStep step(lse, active, options);
   const Best best(values, ids);
   const BeamStepParams params{
       .search = step.search,
@@ -219,14 +219,14 @@ void run_beam_step(const object& values, const object& ids, const object& lse, c
       .ended = step.tensors.data_or_null<uint8_t>(ended, "ended", {step.sentences, best.k()}),
       .sentences = step.sentences,
       .m = best.k()};
-  run_on(live, isa, threads, [&](auto& stream) { beam_step(stream, params); });
+  run_on(active, isa, threads, [&](auto& stream) { beam_step(stream, params); });
 }
 
-// values, ids: of the rows, [live * K, K].
+// values, ids: of the rows, [sentences * K, K].
 void run_contrast_step(const object& values, const object& ids, const object& lse,
-                       const object& similarity, const object& live, const std::string& isa,
+                       const object& similarity, const object& active, const std::string& isa,
                        int threads, const py::kwargs& options) {
-  const SearchStep step(lse, live, options);
+  const SearchStep step(lse, active, options);
   const Best best(values, ids);
   const ContrastStepParams params{
       .search = step.search,
@@ -234,17 +234,17 @@ void run_contrast_step(const object& values, const object& ids, const object& ls
       .lse = step.search.lse,
       .similarity = step.tensors.data<float>(similarity, "similarity", {best.n()}),
       .sentences = step.sentences};
-  run_on(live, isa, threads, [&](auto& stream) { contrast_step(stream, params); });
+  run_on(active, isa, threads, [&](auto& stream) { contrast_step(stream, params); });
 }
 
 // state: group_counts too, [B, K].
 void run_diverse_step(const object& values, const object& ids, const object& lse,
-                      const object& live, const std::string& isa, int threads,
+                      const object& active, const std::string& isa, int threads,
                       const py::kwargs& options) {
-  const SearchStep step(lse, live, options);
+  const SearchStep step(lse, active, options);
   const BeamSearch& s = step.search;
   const Best best(values, ids);
-  const Scratch<KeyedCandidate> queue(live, best.n() * best.k());
+  const Scratch<KeyedCandidate> queue(active, best.n() * best.k());
   const DiverseStepParams<float> params{
       .search = s,
       .best = best.data(),
@@ -255,7 +255,7 @@ void run_diverse_step(const object& values, const object& ids, const object& lse
       .sentences = step.sentences,
       .k = best.k(),
       .m = best.k() - s.beams + s.beams / step.search_config.groups};
-  run_on(live, isa, threads, [&](auto& stream) { diverse_step<float>(stream, params); });
+  run_on(active, isa, threads, [&](auto& stream) { diverse_step<float>(stream, params); });
 }
 
 // The tables of constraints.h, on the host.
@@ -284,16 +284,16 @@ std::vector<int32_t> run_begin_progress(const std::vector<int32_t>& row,
 // log-probabilities. state: progress, spare and spare_count too.
 void run_constrained_step(const object& values, const object& ids, const object& row_values,
                           const object& row_ids, const object& scores, const object& lse,
-                          const object& live, const PhraseLists& phrases, const std::string& isa,
+                          const object& active, const PhraseLists& phrases, const std::string& isa,
                           int threads, const py::kwargs& options) {
-  const SearchStep step(lse, live, options);
+  const SearchStep step(lse, active, options);
   const BeamSearch& s = step.search;
   const Best merged(values, ids), rows(row_values, row_ids);
-  const Placed<int32_t> depths(phrases.depths, live), edges(phrases.first_edge, live);
-  const Placed<int32_t> tokens(phrases.tokens, live);
+  const Placed<int32_t> depths(phrases.depths, active), edges(phrases.first_edge, active);
+  const Placed<int32_t> tokens(phrases.tokens, active);
   const Phrases view = phrases.view(depths.data(), edges.data(), tokens.data());
-  const Placed<Phrases> placed({view}, live);
-  const Scratch<Ranked> queue(live, rows.n() * (1 + view.most_wanted));
+  const Placed<Phrases> placed({view}, active);
+  const Scratch<Ranked> queue(active, rows.n() * (1 + view.most_wanted));
   const int64_t width = kProgress + view.count;
   const ConstrainedStepParams params{
       .search = s,
@@ -309,13 +309,13 @@ void run_constrained_step(const object& values, const object& ids, const object&
       .k = rows.k(),
       .m = merged.k(),
       .stride = s.vocab};
-  run_on(live, isa, threads, [&](auto& stream) { constrained_step(stream, params); });
+  run_on(active, isa, threads, [&](auto& stream) { constrained_step(stream, params); });
 }
 
 }  // namespace
 
 void bind_beams(py::module_& kernels) {
-  const py::arg values("values"), ids("ids"), lse("lse"), live("live");
+  const py::arg values("values"), ids("ids"), lse("lse"), active("active");
   const py::arg isa("isa"), threads("threads");
   const py::kw_only named;
   py::enum_<EarlyStopping>(kernels, "EarlyStopping")
@@ -323,15 +323,15 @@ void bind_beams(py::module_& kernels) {
       .value("yes", EarlyStopping::yes)
       .value("never", EarlyStopping::never);
   kernels.def("merge_beams", &run_merge_beams,
-              "(values, ids), both [live, m], best first, of the rows' best.", values, ids, lse,
-              live, py::arg("sums"), named, py::arg("m"), py::arg("vocab"),
+              "(values, ids), both [sentences, m], best first, of the rows' best.", values, ids,
+              lse, active, py::arg("sums"), named, py::arg("m"), py::arg("vocab"),
               py::arg("keys") = py::none(), py::arg("sibling_penalty") = 0.0f, isa, threads);
   kernels.def("beam_step", &run_beam_step, "One step; `state` holds what the search keeps.", values,
-              ids, lse, live, named, py::arg("ended") = py::none(), isa, threads);
-  kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, live,
+              ids, lse, active, named, py::arg("ended") = py::none(), isa, threads);
+  kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, active,
               named, isa, threads);
   kernels.def("contrast_step", &run_contrast_step, "The same of contrastive search.", values, ids,
-              lse, py::arg("similarity"), live, named, isa, threads);
+              lse, py::arg("similarity"), active, named, isa, threads);
   py::class_<PhraseLists>(kernels, "Phrases")
       .def(py::init([](std::vector<int32_t> depths, std::vector<int32_t> first_edge,
                        std::vector<int32_t> tokens) {
@@ -341,7 +341,7 @@ void bind_beams(py::module_& kernels) {
   kernels.def("begin_progress", &run_begin_progress, "The progress of a row of tokens.",
               py::arg("row"), py::arg("phrases"));
   kernels.def("constrained_step", &run_constrained_step, "The same with words to be held.", values,
-              ids, py::arg("row_values"), py::arg("row_ids"), py::arg("scores"), lse, live, named,
+              ids, py::arg("row_values"), py::arg("row_ids"), py::arg("scores"), lse, active, named,
               py::arg("phrases"), isa, threads);
 }
 

@@ -179,7 +179,7 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
                .state = step_state(in, state["now"]),
                .host_state = step_state(in, state["seen"]),
                .stop = {ints("stop_now"), nullptr, nullptr},
-               .active = active_sentences(in, state["live"]),
+               .active = active_sentences(in, state["active"]),
                .sums = floats("sums"),
                .tokens = ints("tokens"),
                .parents = ints("parents"),

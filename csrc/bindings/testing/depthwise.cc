@@ -88,7 +88,7 @@ void bind_decode_depthwise(py::module_& kernels) {
             [](auto& stream, const auto& params) { decode_depthwise(stream, params); });
       },
       "x, y: [rows, N, D]; inputs: [total_rows, N, ring, D]; active: [rows / beams, 3], id, "
-      "number and position of each sentence; state: number, live_count; weights and scores as "
+      "number and position of each sentence; state: number, active_count; weights and scores as "
       "above",
       py::arg("x"), py::arg("inputs"), py::arg("cache_indirection"), py::arg("active"),
       py::arg("state"), py::arg("y"), py::arg("beams"), py::kw_only(),

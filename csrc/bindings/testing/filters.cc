@@ -24,21 +24,21 @@ std::vector<ActiveSentence> sentences_at(const std::vector<int32_t>& ids,
   return sentences;
 }
 
-// Scores [rows, V] of live sentences, which have rows / live each.
+// Scores [rows, V] of sentences, which have rows / sentences each.
 struct Scores {
-  // steps: of each live sentence.
+  // steps: of each sentence.
   Scores(const object& tensor, const std::vector<int32_t>& ids, const std::vector<int32_t>& steps,
          const std::vector<SentenceConfig>& all, bool processed = false)
       : tensors(py::str(tensor.attr("device"))),
         shape(tensors.sizes(tensor, "scores", 2)),
         data(tensors.data<float>(tensor, "scores", shape)),
-        live_count(static_cast<int>(ids.size())),
-        beams(static_cast<int>(shape[0]) / std::max(live_count, 1)),
-        live(sentences_at(ids, steps), tensor),
+        active_count(static_cast<int>(ids.size())),
+        beams(static_cast<int>(shape[0]) / std::max(active_count, 1)),
+        active(sentences_at(ids, steps), tensor),
         config({.processed = processed}, all, {}, tensor),
-        now({{.number = 1, .live_count = live_count}}, tensor) {
-    CHECK(live_count > 0 && shape[0] == int64_t{beams} * live_count, shape[0],
-          " rows do not belong to ", live_count, " sentences");
+        now({{.number = 1, .active_count = active_count}}, tensor) {
+    CHECK(active_count > 0 && shape[0] == int64_t{beams} * active_count, shape[0],
+          " rows do not belong to ", active_count, " sentences");
     for (const int32_t id : ids) {
       CHECK(id >= 0 && id < static_cast<int>(all.size()), "there is no sentence ", id);
     }
@@ -48,15 +48,15 @@ struct Scores {
   Tensors tensors;
   std::vector<int64_t> shape;
   float* data;
-  int live_count, beams;
-  Placed<ActiveSentence> live;
+  int active_count, beams;
+  Placed<ActiveSentence> active;
   PlacedConfig config;
   Placed<StepState> now;
 };
 
 // filters: the names of FilterConfig, each with the values of the sentences.
 void run_filter_scores(const object& scores, const py::kwargs& options) {
-  const auto live = options["live"].cast<std::vector<int32_t>>();
+  const auto sentence_ids = options["sentence_ids"].cast<std::vector<int32_t>>();
   const auto isa = options["isa"].cast<std::string>();
   const int threads = options["threads"].cast<int>();
   const auto temperature = options["temperature"].cast<std::vector<float>>();
@@ -77,7 +77,7 @@ void run_filter_scores(const object& scores, const py::kwargs& options) {
                       .eta = shared("eta", 0.0f),
                       .min_tokens = shared("min_tokens", 1)};
   }
-  const Scores in(scores, live, std::vector<int32_t>(live.size(), 1), own);
+  const Scores in(scores, sentence_ids, std::vector<int32_t>(sentence_ids.size(), 1), own);
   const int64_t groups = groups_of(in.vocab());
   const object group_max = empty_like(scores, "float32", {in.shape[0], groups});
   std::vector<Candidate> queue(int64_t{threads} * in.vocab());
@@ -86,11 +86,11 @@ void run_filter_scores(const object& scores, const py::kwargs& options) {
       .scores = in.data,
       .config = in.config.view(),
       .state = in.now.data(),
-      .active = in.live.data(),
+      .active = in.active.data(),
       .group_max = in.tensors.data<float>(group_max, "group_max", {-1, groups}),
       .queue = queue.data(),
       .maxima = maxima.data(),
-      .sentences = in.live_count,
+      .sentences = in.active_count,
       .beams = in.beams,
       .vocab = in.vocab(),
       .stride = in.vocab()};
@@ -100,14 +100,15 @@ void run_filter_scores(const object& scores, const py::kwargs& options) {
 py::tuple run_sample_candidates(const object& scores, const object& sums, int m,
                                 const std::vector<uint64_t>& seed,
                                 const std::vector<int32_t>& random_first,
-                                const std::vector<int32_t>& live, const std::vector<int32_t>& steps,
-                                const std::string& isa, int threads) {
+                                const std::vector<int32_t>& sentence_ids,
+                                const std::vector<int32_t>& steps, const std::string& isa,
+                                int threads) {
   std::vector<SentenceConfig> own(seed.size());
   for (size_t b = 0; b < own.size(); ++b) {
     own[b].seed = seed[b];
     own[b].random_first = random_first.at(b);
   }
-  const Scores in(scores, live, steps, own);
+  const Scores in(scores, sentence_ids, steps, own);
   const int64_t rows = in.shape[0], slots = int64_t{in.beams} * static_cast<int64_t>(seed.size());
   const object best = empty_like(scores, "int32", {rows, m, 2});
   const object keys = empty_like(scores, "float32", {rows, m});
@@ -117,11 +118,11 @@ py::tuple run_sample_candidates(const object& scores, const object& sums, int m,
       .sums = in.tensors.data<float>(sums, "sums", {slots}),
       .config = in.config.view(),
       .state = in.now.data(),
-      .active = in.live.data(),
+      .active = in.active.data(),
       .best = reinterpret_cast<Candidate*>(in.tensors.data<int32_t>(best, "best", {-1, -1, 2})),
       .keys = in.tensors.data<float>(keys, "keys", {-1, -1}),
       .perturbed = in.tensors.data<float>(perturbed, "perturbed", in.shape),
-      .sentences = in.live_count,
+      .sentences = in.active_count,
       .beams = in.beams,
       .m = m,
       .vocab = in.vocab(),
@@ -145,9 +146,9 @@ void bind_filters(py::module_& kernels) {
   kernels.def(
       "sample_candidates", &run_sample_candidates,
       "(scores, ids, keys), all [rows, m], best key first; seed and random_first are lists, "
-      "of each sentence, steps of each in `live`.",
+      "of each sentence, steps of each in `sentence_ids`.",
       py::arg("scores"), py::arg("sums"), py::arg("m"), named, py::arg("seed"),
-      py::arg("random_first"), py::arg("live"), py::arg("steps"), isa, threads);
+      py::arg("random_first"), py::arg("sentence_ids"), py::arg("steps"), isa, threads);
 }
 
 }  // namespace decoding

@@ -27,7 +27,7 @@ py::object on_device(const void* data, size_t bytes, const py::object& device) {
 // What one call of `process` reads and writes, in memory of the logits' device.
 class ProcessCall {
  public:
-  // sentences: (max_new, forced_first) of each. state: now, live, ids, tokens, slots as in
+  // sentences: (max_new, forced_first) of each. state: now, active, ids, tokens, slots as in
   // processors.h. scores: null makes new ones.
   ProcessCall(py::object logits, const PyRequest& request,
               const std::vector<std::pair<int, int>>& sentences, py::dict state,
@@ -83,7 +83,7 @@ class ProcessCall {
                        static_cast<const SentenceConfig*>(address(sentences_)),
                        static_cast<const int32_t*>(address(words_))},
             .state = step_state(in, state_["now"]),
-            .active = active_sentences(in, state_["live"]),
+            .active = active_sentences(in, state_["active"]),
             .ids = state("ids", {rows}),
             .tokens = state("tokens", {-1, table[1]}),
             .cache_indirection = state("slots", {2, -1, -1}),

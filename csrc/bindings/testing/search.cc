@@ -114,7 +114,7 @@ py::tuple constrained(const py::object& logits, const std::vector<int32_t>& word
                                             .config = {&search, configs.data(), words.data()},
                                             .state = &state,
                                             .active = active.data(),
-                                            .beams = scanned.rows / state.live_count,
+                                            .beams = scanned.rows / state.active_count,
                                             .vocab = scanned.vocab};
   on_cpu(isa, threads, [&](auto& stream) { constrain_logits<float>(stream, params); });
   return scanned.results();
@@ -195,16 +195,16 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
                                    .queue = scanned.queue.data(),
                                    .maxima = scanned.maxima.data(),
                                    .state = &state,
-                                   .beams = scanned.rows / state.live_count,
+                                   .beams = scanned.rows / state.active_count,
                                    .vocab = scanned.vocab};
   on_cpu(isa, threads, [&](auto& stream) { sample<float>(stream, params); });
   return as_tensors(chosen, {scanned.rows});
 }
 
-// now: number and live_count, and live, of the step that ends and then of the next.
+// now: number and active_count, and active, of the step that ends and then of the next.
 py::tuple run_gather_active(const py::object& now, const py::object& done, const py::object& first,
                             const py::object& tokens, const py::object& items,
-                            const py::object& live, const std::string& isa, int threads) {
+                            const py::object& active, const std::string& isa, int threads) {
   const Tensors in("cpu");
   const TensorView history = TensorView::of(tokens, "tokens");
   const int64_t sentences = TensorView::of(done, "done").size(0), total = history.size(1);
@@ -219,7 +219,7 @@ py::tuple run_gather_active(const py::object& now, const py::object& done, const
       .prompt_lengths = TensorView::of(first, "first").data<int32_t>({sentences}),
       .tokens = history.data<int32_t>(),
       .config = {nullptr, configs.data(), nullptr},
-      .active = active_sentences(in, live),
+      .active = active_sentences(in, active),
       .ids = ids.view.data<int32_t>(),
       .positions = at.view.data<int32_t>(),
       .random_row = random_row.view.data<int32_t>(),
@@ -249,14 +249,15 @@ void run_reset_cache_indirection(const py::object& slots, int beams, int prefix,
 }
 
 void run_update_rows(const py::object& values, const py::object& ids, const py::object& lse,
-                     const py::object& live, const std::vector<int32_t>& eos, const py::dict& state,
-                     int pad, int fallback, int max_new, const std::string& isa, int threads) {
+                     const py::object& active, const std::vector<int32_t>& eos,
+                     const py::dict& state, int pad, int fallback, int max_new,
+                     const std::string& isa, int threads) {
   const auto kept = [&](const char* name) { return TensorView::of(state[name], name); };
   const Tensors in("cpu");
   const TensorView length = kept("length");
   const int64_t total = length.size(0), sentences = kept("done").size(0);
-  const int live_count = static_cast<int>(in.sizes(live, "live", 2)[0]);
-  const int64_t beams = total / sentences, rows = live_count * beams;
+  const int active_count = static_cast<int>(in.sizes(active, "active", 2)[0]);
+  const int64_t beams = total / sentences, rows = active_count * beams;
   const std::vector<Candidate> chosen =
       as_candidates(TensorView::of(values, "values"), TensorView::of(ids, "ids"));
   SentenceConfig config;
@@ -266,10 +267,10 @@ void run_update_rows(const py::object& values, const py::object& ids, const py::
   const std::vector<SentenceConfig> configs(sentences, config);
   const SearchConfig search;
   const std::vector<int32_t> stop_now(sentences);
-  const StepState now = {1, live_count};
+  const StepState now = {1, active_count};
   const UpdateRowsParams params{.chosen = chosen.data(),
                                 .lse = TensorView::of(lse, "lse").data<float>({rows}),
-                                .active = active_sentences(in, live),
+                                .active = active_sentences(in, active),
                                 .config = {&search, configs.data(), eos.data()},
                                 .stop = {stop_now.data(), nullptr, nullptr},
                                 .state = &now,
@@ -277,7 +278,7 @@ void run_update_rows(const py::object& values, const py::object& ids, const py::
                                 .length = length.data<int32_t>(),
                                 .done = kept("done").data<int32_t>(),
                                 .fault = kept("fault").data<int32_t>({sentences}),
-                                .sentences = live_count,
+                                .sentences = active_count,
                                 .beams = static_cast<int>(beams),
                                 .total_rows = static_cast<int>(total),
                                 .vocab = 0,  // only of interest with stop strings
@@ -313,13 +314,13 @@ void bind_search(py::module_& kernels) {
               py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, isa,
               threads);
   kernels.def("gather_active", &run_gather_active,
-              "(ids, positions, random words); `now` and the head of `live` [n, 3] are kept.",
+              "(ids, positions, random words); `now` and the head of `active` [n, 3] are kept.",
               py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),
-              py::arg("items"), py::arg("live"), named, isa, threads);
+              py::arg("items"), py::arg("active"), named, isa, threads);
   kernels.def("reset_cache_indirection", &run_reset_cache_indirection, "slots: [2, rows, history]",
               py::arg("slots"), named, py::arg("beams"), py::arg("prefix"), isa, threads);
   kernels.def("update_rows", &run_update_rows, "Takes tokens in; `state` as in update.h.",
-              py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
+              py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("active"), named,
               py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),
               py::arg("max_new"), isa, threads);
 }

@@ -33,7 +33,7 @@ struct CpuClass : RequestClass<T> {
     *this->w.inputs.state = {1, 0};
   }
 
-  int active() const { return this->w.inputs.state->live_count; }
+  int active() const { return this->w.inputs.state->active_count; }
 
   void add(int id, const Choice& theirs) {
     if (others + alike == 0) choice = theirs;
@@ -48,7 +48,7 @@ struct CpuClass : RequestClass<T> {
     Inputs& in = this->w.inputs;
     const auto gone = [&](const ActiveSentence& sentence) { return sentence.id == id; };
     const auto end = std::remove_if(in.active, in.active + active(), gone);
-    in.state->live_count = static_cast<int32_t>(end - in.active);
+    in.state->active_count = static_cast<int32_t>(end - in.active);
     --(running[id] == Running::alike ? alike : others);
     running[id] = Running::no;
     choice.is_shared = others == 0;

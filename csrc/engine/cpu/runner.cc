@@ -112,7 +112,7 @@ class CpuRunner : public Runner {
     put_own_pages(admitted, 0);
     const int before = admitted.request->own_before(spec_.encoder.has_value());
     Inputs& in = c.w.inputs;
-    in.active[in.state->live_count++] = {id, steps + 1, before + steps};
+    in.active[in.state->active_count++] = {id, steps + 1, before + steps};
   }
 
   void save(std::span<const int32_t> pages, std::span<const int32_t> to) override {

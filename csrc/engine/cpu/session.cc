@@ -169,7 +169,7 @@ class CpuSession : public Session {
   }
 
   bool goes_on() const {
-    return w_.inputs.state->live_count > 0 && !(collective_ && collective_->is_broken());
+    return w_.inputs.state->active_count > 0 && !(collective_ && collective_->is_broken());
   }
 
   StepView step() const {
@@ -179,7 +179,7 @@ class CpuSession : public Session {
                      .key = key_,
                      .total_rows = limits_.rows(),
                      .vocab = spec_.decoder.vocab};
-    view.key.sentences = w_.inputs.state->live_count;
+    view.key.sentences = w_.inputs.state->active_count;
     return view;
   }
 
@@ -205,7 +205,7 @@ class CpuSession : public Session {
     check_faults(fault, w_.inputs.sentence_ids, request_.sentences(), [&](int b) {
       return decoding::first_overflow(overflow_, w_.inputs, b, key_.guided, spec_, limits_);
     });
-    return w_.inputs.state->live_count == 0;
+    return w_.inputs.state->active_count == 0;
   }
 
   const ModelSpec spec_;

@@ -43,7 +43,7 @@ class CudaRequestStaging {
   }
 
   void active(Class& c, StepState state, const std::vector<ActiveSentence>& active) {
-    state.live_count = static_cast<int32_t>(active.size());
+    state.active_count = static_cast<int32_t>(active.size());
     staging_.stage(c.w.inputs.state, &state, 1);
     staging_.stage(c.w.inputs.active, active);
     c.changed = true;

@@ -299,7 +299,7 @@ class CudaRunner : public Runner {
     CUDA_CHECK(cudaMemcpyAsync(active.data(), in.active, sizeof(ActiveSentence) * active.size(),
                                cudaMemcpyDeviceToHost, handle_));
     CUDA_CHECK(cudaStreamSynchronize(handle_));
-    active.resize(state.live_count);
+    active.resize(state.active_count);
     return {state, active};
   }
 

@@ -99,7 +99,7 @@ class CudaSession : public Session {
     transfers_.send(w_.inputs, batch, request_, spec_, limits_, stream_);
     buffers_.config.send(request_, config_memory_, stream_);
     host_state_->number = 1;
-    host_state_->live_count = request_.sentences();
+    host_state_->active_count = request_.sentences();
     if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
       send_phrases(w_.phrases, constrained->phrases, batch, request_.rows_per_sentence, limits_,
                    stream_);
@@ -119,15 +119,15 @@ class CudaSession : public Session {
     const Step* passed = nullptr;  // whose pass has been launched, but no choice
     for (; launched_ < last; ++launched_) {
       if (passed == nullptr) {
-        const int live_count = agreed(wait_for(launched_ - kAhead));
-        if (live_count == 0) break;
-        passed = &captured_step(size_for(live_count));
+        const int active_count = agreed(wait_for(launched_ - kAhead));
+        if (active_count == 0) break;
+        passed = &captured_step(size_for(active_count));
         passed->pass.launch(stream_);
       }
       // A pass is most of a step.
-      const int live_count = agreed(wait_for(launched_ + 1 - kAhead));
-      if (live_count == 0) break;
-      if (launched_ + 1 < last && size_for(live_count) == captured_for_) {
+      const int active_count = agreed(wait_for(launched_ + 1 - kAhead));
+      if (active_count == 0) break;
+      if (launched_ + 1 < last && size_for(active_count) == captured_for_) {
         passed->choice_and_pass.launch(stream_);
       } else {
         passed->choice.launch(stream_);
@@ -135,7 +135,7 @@ class CudaSession : public Session {
       }
     }
     ended_.record(stream_);
-    return launched_ == request_.steps() || agreed(host_state_->live_count) == 0;
+    return launched_ == request_.steps() || agreed(host_state_->active_count) == 0;
   }
 
   // In parts nothing is captured: what comes between them takes longer than the launches.
@@ -293,20 +293,20 @@ class CudaSession : public Session {
   // Waits until `steps` steps have ended; returns how many sentences went on then, or later. The
   // stream is asked now and then, since a GPU that is lost would never say so by itself.
   int wait_for(int steps) const {
-    for (int polls = 1; host_state_->number - 1 < steps && host_state_->live_count > 0; ++polls) {
+    for (int polls = 1; host_state_->number - 1 < steps && host_state_->active_count > 0; ++polls) {
       if (polls % 4096 != 0) continue;
       const cudaError_t state = cudaStreamQuery(stream_);
       if (state == cudaErrorNotReady) continue;
       CHECK(state == cudaSuccess, "CUDA: ", cudaGetErrorString(state), cuda::advice(state));
       break;  // it has done all that was launched
     }
-    return host_state_->live_count;
+    return host_state_->active_count;
   }
 
   // Ranks must launch the same work, so they act on what the first to look has seen, or one of
   // the others: the GPU of each may have come further meanwhile.
-  int agreed(int live_count) const {
-    return collective_ ? static_cast<int>(collective_->max_of(live_count)) : live_count;
+  int agreed(int active_count) const {
+    return collective_ ? static_cast<int>(collective_->max_of(active_count)) : active_count;
   }
 
   // Waits for all that was launched.
@@ -316,10 +316,10 @@ class CudaSession : public Session {
   }
 
   // How many sentences the next step is made for. A smaller size is taken once it halves the work.
-  int size_for(int live_count) const {
-    const bool stays = launched_ > 0 && 2 * live_count > captured_for_;
+  int size_for(int active_count) const {
+    const bool stays = launched_ > 0 && 2 * active_count > captured_for_;
     return stays ? captured_for_
-                 : std::min(bucket_of(live_count), limits_.batch / (key_.guided ? 2 : 1));
+                 : std::min(bucket_of(active_count), limits_.batch / (key_.guided ? 2 : 1));
   }
 
   const Step& captured_step(int sentences) {

@@ -21,7 +21,7 @@ struct StepRows {
   const int32_t* ids;            // [sentences * beams], the token that each row reads
   const int32_t* positions;      // [sentences * beams], of the token
   const ActiveSentence* active;  // [sentences]
-  int sentences, beams, slots;   // sentences: at least state->live_count; slots: beams, but where
+  int sentences, beams, slots;   // sentences: at least state->active_count; slots: beams, but where
                                  // the first row of each sentence reads a prompt for all
   int64_t first = 0;             // row of the pass
   int64_t first_input = 0;       // row of Cache::inputs

@@ -22,7 +22,7 @@ EngineState engine_state(const Workspace<T>& w, const StepState& state, const St
                                       std::vector<int64_t> shape, std::vector<int64_t> strides) {
     views.push_back({name, type_name<Item>(), std::move(shape), std::move(strides), data});
   };
-  const int64_t active = state.live_count, rows = active * key.beams, vocab = spec.decoder.vocab;
+  const int64_t active = state.active_count, rows = active * key.beams, vocab = spec.decoder.vocab;
   const int64_t all = int64_t{request.sentences()} * key.beams, stride = w.logits_stride;
   const int64_t steps = state.number - 1;
   constexpr int64_t kActiveWords = sizeof(ActiveSentence) / sizeof(int32_t);

@@ -42,11 +42,11 @@ struct DecodeAttentionParams {
   PageTable self_pages = {};
   const int32_t* cache_indirection = nullptr;  // [2, total_rows, target], the cache row whose cell
                                                // holds a position of a row
-  const ActiveSentence* active;                // [sentences], of which live_count count
+  const ActiveSentence* active;                // [sentences], of which active_count count
   T* y;                                        // [sentences * beams, N, D], contiguous
   float* partial = nullptr;                    // CUDA: [SplitScratch::queries, D + 2], scratch
   int32_t* split_counters = nullptr;  // CUDA: [SplitScratch::histories], 0 before and after
-  int sentences;                      // at least live_count: a captured step is made for so many
+  int sentences;                      // at least active_count: a captured step is made for so many
   int beams, heads, kv_heads, head_dim, stride;
   int target = 0, total_rows = 0;
   int slots = 0;  // cache rows of a sentence, the lanes of its cells: beams, but where one row
@@ -95,9 +95,9 @@ struct AttentionWeightsParams {
   PagePool<C> pool;  // its values are not read
   PageTable shared_pages;
   const int32_t* shared_lengths;  // [B], positions
-  const ActiveSentence* active;   // [sentences], of which live_count count
+  const ActiveSentence* active;   // [sentences], of which active_count count
   float* y;  // [steps, total_rows, longest], at [number - 1, cache row]; 0 after a source's end
-  int sentences;  // at least live_count
+  int sentences;  // at least active_count
   int beams, heads, kv_heads, head_dim, stride;
   int total_rows;
   int longest;  // at least the positions of any source

@@ -62,7 +62,7 @@ struct DecodeDepthwiseParams {
   const int32_t* cache_indirection;  // [2, total_rows, history], step g reads table g % 2
   const ActiveSentence* active;      // [sentences]; cache row = id * slots + beam
   T* y;                              // [sentences * beams, N, D]
-  int sentences, beams;              // sentences: at least state->live_count
+  int sentences, beams;              // sentences: at least state->active_count
   int heads, head_dim;
   int ring;   // at least K
   int slots;  // cache rows of a sentence: beams, but where one row reads a prompt for all

@@ -47,7 +47,7 @@ DECODING_EVERYWHERE int place_of(const OverflowParams<T>& p, int row) {
 // Rows that may be looked at.
 template <typename T>
 DECODING_EVERYWHERE int rows_of(const OverflowParams<T>& p) {
-  return p.active != nullptr ? p.state->live_count * p.beams : p.rows;
+  return p.active != nullptr ? p.state->active_count * p.beams : p.rows;
 }
 
 }  // namespace decoding

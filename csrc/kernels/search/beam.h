@@ -60,7 +60,7 @@ struct MergeBeamsParams {
   Candidate* candidates;   // [sentences, m], S + value - lse and beam * V + token; id -1 behind the
                            // last
   KeyedCandidate* queue;   // [sentences, K * k], scratch
-  int sentences;           // at least state->live_count
+  int sentences;           // at least state->active_count
   int beams, k, m, vocab;
 };
 
@@ -91,7 +91,7 @@ struct BeamStepParams {
   BeamSearch search;
   Candidate* candidates;  // [sentences, m], merge_beams'; what is left of them is of no use
   const uint8_t* ended;   // [sentences, m], 1: the host ends the row here; null: it does not
-  int sentences;          // at least state->live_count
+  int sentences;          // at least state->active_count
   int m;
   bool sampled = false;  // in the order of drawing: the best by S of all m go on, not the first
 };

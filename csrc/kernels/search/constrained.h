@@ -40,7 +40,7 @@ struct ConstrainedStepParams {
   Hypothesis* spare;     // [B, K], best first
   int32_t* spare_count;  // [B]
   Ranked* queue;         // [sentences, K * (1 + most_wanted)], scratch
-  int sentences;         // at least state->live_count
+  int sentences;         // at least state->active_count
   int k, m, stride;
 };
 

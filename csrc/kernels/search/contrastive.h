@@ -31,7 +31,7 @@ struct ContrastParams {
   const ActiveSentence* active;      // [sentences]; slot = id * slots + row of the sentence
   const StepState* state;            // [1]
   float* similarity;                 // [sentences * K], the largest cosine; -inf without a context
-  int sentences, beams;              // sentences: at least state->live_count; beams: K
+  int sentences, beams;              // sentences: at least state->active_count; beams: K
   int size, total_rows, history;     // size: H
   int slots;  // cache rows of a sentence: beams, but where one row reads a prompt for all
 };
@@ -48,7 +48,7 @@ struct ContrastStepParams {
   const Candidate* best;    // [sentences * K, K] of the scores, best first; id -1 behind the last
   const float* lse;         // [sentences * K], of the scores; not finite: a fault
   const float* similarity;  // [sentences * K]
-  int sentences;            // at least state->live_count
+  int sentences;            // at least state->active_count
 };
 
 template <cpu::Isa isa>

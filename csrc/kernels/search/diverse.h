@@ -37,7 +37,7 @@ struct DiverseStepParams {
   const ProcessLogitsParams<T>* processors;
   int32_t* group_counts;  // [B, K], of which N are used: rows in a group's list, or kGroupStopped
   KeyedCandidate* queue;  // [sentences, K * k], scratch
-  int sentences;          // at least state->live_count
+  int sentences;          // at least state->active_count
   int k, m;               // m: 2 or 1 + eos.count, times K / N
 };
 

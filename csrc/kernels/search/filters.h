@@ -28,12 +28,12 @@ namespace decoding {
 struct FilterParams {
   float* scores;  // [rows, V], `stride` apart, of active rows; -inf where a token is taken out
   ConfigView config;
-  const StepState* state;        // rows = live_count * beams
-  const ActiveSentence* active;  // [live_count]
+  const StepState* state;        // rows = active_count * beams
+  const ActiveSentence* active;  // [active_count]
   float* group_max;              // [rows, G], of what is left; on the CPU alone
   Candidate* queue = nullptr;    // [threads, V], scratch of the CPU
   float* maxima = nullptr;       // [threads, G], scratch of the CPU
-  int sentences, beams;          // sentences: at least live_count
+  int sentences, beams;          // sentences: at least active_count
   int vocab, stride;
 };
 

@@ -27,7 +27,7 @@ struct UnconditionalRowsParams {
   ActiveSentence* all_active;        // [2 * sentences], the unconditional behind the sentences
   int32_t* all_ids;                  // [2 * sentences * beams]
   int32_t* all_positions;            // [2 * sentences * beams], positions
-  int sentences, beams;              // sentences: at least live_count
+  int sentences, beams;              // sentences: at least active_count
   int total_rows, history;
 };
 

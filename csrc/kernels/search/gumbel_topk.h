@@ -21,12 +21,12 @@ struct SampleCandidatesParams {
                                  // filters
   const float* sums;             // [total_rows], S; slot = sentence id * beams + beam
   ConfigView config;             // a row's word is its sentence's random_first + beam
-  const StepState* state;        // rows = live_count * beams
-  const ActiveSentence* active;  // [live_count]
+  const StepState* state;        // rows = active_count * beams
+  const ActiveSentence* active;  // [active_count]
   Candidate* best;               // [rows, m], x and id; {-inf, -1} behind the last finite x
   float* keys;                   // [rows, m], x + S + noise, falling; -inf behind the last
   float* perturbed = nullptr;    // [rows, V], scratch of CUDA
-  int sentences, beams, m;       // sentences: at least live_count
+  int sentences, beams, m;       // sentences: at least active_count
   int vocab, stride;
 };
 

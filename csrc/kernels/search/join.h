@@ -23,7 +23,7 @@ struct JoiningSentence {
 // but the prefix in that of its sentence's first row.
 struct JoinParams {
   const JoiningSentence* joining;          // [count]
-  StepState* state;                        // live_count grows
+  StepState* state;                        // active_count grows
   ActiveSentence* active;                  // [B]
   int32_t* prompt_lengths;                 // [B]
   int32_t* first_tokens;                   // [B]
@@ -51,7 +51,7 @@ struct ListRowsParams {
   int32_t* ids;         // [sentences * beams]
   int32_t* positions;   // [sentences * beams]
   int32_t* random_row;  // [sentences * beams]
-  int sentences;        // at least state->live_count
+  int sentences;        // at least state->active_count
   int beams, total_rows;
 };
 

@@ -46,8 +46,8 @@ struct ConstrainLogitsParams {
   float* group_sum;  // [rows, G]
   float* lse;        // [rows]
   ConfigView config;
-  const StepState* state;        // rows = live_count * beams
-  const ActiveSentence* active;  // [live_count]
+  const StepState* state;        // rows = active_count * beams
+  const ActiveSentence* active;  // [active_count]
   int beams, vocab;
 };
 

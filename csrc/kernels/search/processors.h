@@ -64,7 +64,7 @@ struct ProcessLogitsParams {
   const int32_t* tokens;             // [target, total_rows]
   const int32_t* cache_indirection;  // [2, total_rows, history]; step g reads table g % 2
   uint32_t* marks = nullptr;         // CPU: [threads, marks_size(V)], scratch
-  int sentences, beams;              // sentences: at least live_count
+  int sentences, beams;              // sentences: at least active_count
   int vocab, stride, score_stride;   // CUDA: strides a multiple of 8
   int total_rows, history;           // columns of tokens, and of cache_indirection
   int stages;                        // of Stages; without kPre `scores` is what is edited

@@ -54,7 +54,7 @@ struct SelectParams {
   float* lse;         // [sentences * beams], of the logits; with processed scores it is given
   Candidate* best;    // [sentences * beams, m]
   int32_t* arrivals;  // [sentences * (beams + 1) + 1], 0 before and after
-  int sentences;      // at least live_count: a captured step is made for so many
+  int sentences;      // at least active_count: a captured step is made for so many
   int beams, m;       // m: candidates of a row, 1 but for beam search
   int vocab, stride, total_rows, history;  // stride: a multiple of 8
 };

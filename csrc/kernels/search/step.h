@@ -10,8 +10,8 @@ namespace decoding {
 
 // Of the whole call.
 struct StepState {
-  int32_t number;      // of the step that runs, counted from 1
-  int32_t live_count;  // sentences that go on
+  int32_t number;        // of the step that runs, counted from 1
+  int32_t active_count;  // sentences that go on
 };
 
 // A sentence that goes on: rows i * beams to i * beams + beams - 1 of a step are those of

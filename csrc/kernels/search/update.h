@@ -58,7 +58,7 @@ struct UpdateRowsParams {
   int32_t* done;    // [sentences], 1 when every row has ended
   int32_t* fault;   // [sentences], the step at which logits were not finite; -step where
                     // none was left to choose
-  int sentences;    // at least state->live_count
+  int sentences;    // at least state->active_count
   int beams, total_rows, vocab;
   int fallback;  // taken where none was left to choose; -1: that is a fault
 };

@@ -79,7 +79,8 @@ class Search:
         self.source = draw.integers(0, self.used, (self.sentences, 7))
         self.max_new = self.max_new or [30] * self.sentences
         self.forced_first = self.forced_first or [-1] * self.sentences
-        self.live = sorted(draw.permutation(self.sentences)[: max(1, self.sentences - 1)].tolist())
+        chosen = draw.permutation(self.sentences)[: max(1, self.sentences - 1)]
+        self.active = sorted(chosen.tolist())
         rows = [
             row for b in range(self.sentences) for row in [self.prompt[b].tolist()] * self.beams
         ]
@@ -101,20 +102,22 @@ class Search:
                 after[slot, position] = parent
             tokens[j - 1, : len(rows)] = chosen
         slots[(self.step + 1) % 2] = -9  # the table of the next step is not there yet
-        at = [b * self.beams + k for b in self.live for k in range(self.beams)]
-        self.rows = torch.tensor([rows[slot] for slot in at])  # [live rows, width + step - 1]
+        at = [b * self.beams + k for b in self.active for k in range(self.beams)]
+        self.rows = torch.tensor([rows[slot] for slot in at])  # [active rows, width + step - 1]
         reads = tokens[self.step - 2, at] if self.step > 1 else self.rows[:, -1]
-        unused = [0] * (self.sentences - len(self.live))
+        unused = [0] * (self.sentences - len(self.active))
         self.state = {
-            "now": ints([self.step, len(self.live)]),
-            "live": active_sentences([*self.live, *unused], self.step, self.base + self.step - 1),
+            "now": ints([self.step, len(self.active)]),
+            "active": active_sentences(
+                [*self.active, *unused], self.step, self.base + self.step - 1
+            ),
             "ids": ints([*reads, *[-5] * (total - 3 - len(at))]),
             "tokens": ints(tokens),
             "slots": ints(slots),
         }
 
     def logits(self, *, seed: int = 0) -> Tensor:
-        """[rows, V]; rows of sentences that are not live hold NaN."""
+        """[rows, V]; rows of sentences that are not active hold NaN."""
         generator = torch.Generator().manual_seed(1000 * self.seed + seed)
         x = 3 * torch.randn(self.sentences * self.beams, self.vocab, generator=generator)
         x[len(self.rows) :] = float("nan")
@@ -123,7 +126,7 @@ class Search:
     def process(
         self, logits: Tensor, options: dict[str, Any], place: Place, **named: Any
     ) -> tuple[Tensor, Tensor, list[float]]:
-        """(scores, lse, again) of the live rows."""
+        """(scores, lse, again) of the active rows."""
         config = config_of(options)
         request = _C.Request(
             sentences=self.sentences,
@@ -165,7 +168,7 @@ class Search:
         x = logits[: len(self.rows)].float()
         x = x.log_softmax(-1) if competing else x
         scores = []
-        for i, sentence in enumerate(self.live):
+        for i, sentence in enumerate(self.active):
             mine = slice(i * self.beams, (i + 1) * self.beams)
             found = self.theirs(sentence, options)(self.rows[mine], x[mine].clone())
             scores.append(found)

@@ -115,25 +115,25 @@ def test_the_host_ends_rows(isa: str) -> None:
     expected = search.run()
 
     class ByHand(Search):
-        def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
+        def choose(self, logits: Tensor, lse: Tensor, active: Tensor) -> None:
             best = kernels.topk(logits, 6, **self.on)
             values, ids = kernels.merge_beams(
-                *best, lse, live, self.kept["sums"], m=6, vocab=9, **self.on
+                *best, lse, active, self.kept["sums"], m=6, vocab=9, **self.on
             )
             ended = (ids % 9 == 4).to(torch.uint8)
-            kernels.beam_step(values, ids, lse, live, ended=ended, **self.call(), **self.on)
+            kernels.beam_step(values, ids, lse, active, ended=ended, **self.call(), **self.on)
 
     assert ByHand(Table(9), search.rules, search.options, [1, 2], isa).run() == expected
     assert any(row.tokens[-1] == 4 for rows in expected for row in rows)
 
 
 def test_draws_rank_by_their_keys(isa: str) -> None:
-    live = active_sentences([0], 1, 0)
+    active = active_sentences([0], 1, 0)
     values = torch.tensor([[-1.0, -2.0, -3.0], [-1.5, -2.5, -9.0]])
     keys = torch.tensor([[0.0, 5.0, 1.0], [4.0, 2.0, -9.0]])
     ids = torch.tensor([[7, 1, 3], [0, 2, -1]], dtype=torch.int32)
     sums = torch.tensor([0.0, -1.0])
     merged, places = kernels.merge_beams(
-        values, ids, None, live, sums, m=4, vocab=10, keys=keys, isa=isa, threads=1
+        values, ids, None, active, sums, m=4, vocab=10, keys=keys, isa=isa, threads=1
     )
     assert places.tolist() == [[1, 10, 12, 3]] and merged.tolist() == [[-2.0, -2.5, -3.5, -3.0]]

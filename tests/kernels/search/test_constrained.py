@@ -44,12 +44,12 @@ class Constrained(Search):
         self.spare_count = torch.zeros(count, dtype=torch.int32)
         return super().run()
 
-    def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
+    def choose(self, logits: Tensor, lse: Tensor, active: Tensor) -> None:
         m = max(2, 1 + len(self.rules.eos)) * self.options.beams
         best = kernels.topk(logits, m, **self.on)
         sums = self.kept["sums"]
         candidates = kernels.merge_beams(
-            *best, lse, live, sums, m=m, vocab=self.table.vocab, **self.on
+            *best, lse, active, sums, m=m, vocab=self.table.vocab, **self.on
         )
         call = self.call()
         call["state"] = {
@@ -60,7 +60,7 @@ class Constrained(Search):
         }
         scores = logits - lse[:, None]
         self.launch(
-            kernels.constrained_step, *candidates, *best, scores, lse, live, phrases=self.phrases,
+            kernels.constrained_step, *candidates, *best, scores, lse, active, phrases=self.phrases,
             **call,
         )  # fmt: skip
 

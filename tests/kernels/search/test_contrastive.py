@@ -59,8 +59,8 @@ def test_cosine_similarity(place: Place, threads: int, size: int) -> None:
             past = kept[table[number % 2, slot, :position].long(), range(position)]
             contexts.append(torch.cat([given, past]).float())
             kept[slot, position] = x[i * BEAMS + beam]
-    live = len(contexts)
-    assert_within_torch(similarity, found[:live], x[:live].float(), *contexts)
+    count = len(contexts)
+    assert_within_torch(similarity, found[:count], x[:count].float(), *contexts)
     assert torch.equal(hidden.nan_to_num(7.0), kept.nan_to_num(7.0))
 
 
@@ -88,9 +88,9 @@ def step(isa: str, places: list[int]) -> tuple[dict[str, Tensor], dict[str, Tens
     }  # fmt: skip
     after = {name: tensor.to(device, copy=True) for name, tensor in state.items()}
     mine = [place * BEAMS + beam for place in places for beam in range(BEAMS)]
-    live = active_sentences(ACTIVE, NUMBERS, POSITIONS)[places]
+    active = active_sentences(ACTIVE, NUMBERS, POSITIONS)[places]
     options: dict[str, Any] = {"eos": [1], "vocab": vocab, "max_new": [9, 9, 8, 9], "alpha": 0.6}
-    tensors = (values[mine], ids[mine], lse[mine], similarity[mine], live)
+    tensors = (values[mine], ids[mine], lse[mine], similarity[mine], active)
     kernels.contrast_step(
         *(tensor.to(device) for tensor in tensors), state=after, **options, isa=isa, threads=2
     )

@@ -49,11 +49,11 @@ class Groups(Search):
         self.counts = torch.zeros(len(self.sentences), self.options.beams, dtype=torch.int32)
         return super().run()
 
-    def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
+    def choose(self, logits: Tensor, lse: Tensor, active: Tensor) -> None:
         size = self.options.beams // self.options.groups
         m = max(2, 1 + len(self.rules.eos)) * size
         best = kernels.topk(logits, m + self.options.beams - size, **self.on)
-        self.launch(kernels.diverse_step, *best, lse, live, **self.call())
+        self.launch(kernels.diverse_step, *best, lse, active, **self.call())
 
     def call(self) -> dict[str, Any]:
         call = super().call()

@@ -68,7 +68,7 @@ def warped(
     own: dict[str, Any] = {"temperature": [temperature], "top_k": [top_k], "top_p": [top_p]}
     if "keep" in shared:
         shared["min_tokens"] = shared.pop("keep")
-    kernels.filter_scores(x, **shared, **own, live=[0], isa=where, threads=threads)
+    kernels.filter_scores(x, **shared, **own, sentence_ids=[0], isa=where, threads=threads)
     return x.cpu()
 
 
@@ -214,7 +214,7 @@ def test_rows_that_are_broken_or_empty(where: str, name: str) -> None:
 
 @pytest.mark.parametrize("where", WHERE)
 def test_sentences_have_their_own(where: str, threads: int) -> None:
-    """Temperature, top_k and top_p of live sentences 3 and 1, of two rows each."""
+    """Temperature, top_k and top_p of sentences 3 and 1, of two rows each."""
     scores = made("soft", 4, 777)
     own: dict[str, Any] = {
         "temperature": [9.0, 0.5, 9.0, 2.0],
@@ -222,7 +222,7 @@ def test_sentences_have_their_own(where: str, threads: int) -> None:
         "top_p": [0.1, 1.0, 0.1, 0.8],
     }
     x = scores.to("cuda" if where == "cuda" else "cpu", copy=True)
-    kernels.filter_scores(x, typical_p=0.9, **own, live=[3, 1], isa=where, threads=threads)
+    kernels.filter_scores(x, typical_p=0.9, **own, sentence_ids=[3, 1], isa=where, threads=threads)
     for rows, b in ((slice(0, 2), 3), (slice(2, 4), 1)):
         mine = {name: values[b] for name, values in own.items()}
         assert_same_bits(x.cpu()[rows], warped(scores[rows], where, typical_p=0.9, **mine))

@@ -25,8 +25,8 @@ def draw(
     scores: Tensor, sums: Tensor, m: int, where: str, *, threads: int = 1, **own: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(scores, ids, keys); by default of one sentence whose rows have words from 0 on."""
-    own = {"seed": [1], "random_first": [0], "live": [0], **own}
-    own.setdefault("steps", [1] * len(own["live"]))
+    own = {"seed": [1], "random_first": [0], "sentence_ids": [0], **own}
+    own.setdefault("steps", [1] * len(own["sentence_ids"]))
     device = "cuda" if where == "cuda" else "cpu"
     drawn = kernels.sample_candidates(
         scores.to(device), sums.to(device), m, **own, isa=where, threads=threads
@@ -94,7 +94,7 @@ def check(
     scores[torch.rand(6, vocab, generator=generator) < banned] = -math.inf
     sums = torch.tensor([-1.0, -2.5, FILL_IN, 7.0, 7.0, 7.0, -20.0, 0.0, FILL_IN])
     own: dict[str, Any] = {"seed": [seed, 7, seed // 2], "random_first": [0, 9, 2**31 - 5]}
-    own |= {"live": [2, 0], "steps": [step, step // 2 + 1]}
+    own |= {"sentence_ids": [2, 0], "steps": [step, step // 2 + 1]}
     values, ids, keys = draw(scores, sums, m, where, threads=threads, **own)
     for row, (sentence, beam) in enumerate(itertools.product((2, 0), range(3))):
         step = own["steps"][row // 3]
@@ -124,9 +124,8 @@ def test_distribution_without_replacement(where: str) -> None:
     sums = torch.tensor([-0.3, -1.1])
     total = (scores + sums[:, None]).flatten()
     own: dict[str, Any] = {"seed": [5] * count, "random_first": [2 * i for i in range(count)]}
-    _, ids, keys = draw(
-        scores.repeat(count, 1), sums.repeat(count), 2, where, **own, live=list(range(count))
-    )
+    own["sentence_ids"] = list(range(count))
+    _, ids, keys = draw(scores.repeat(count, 1), sums.repeat(count), 2, where, **own)
     place = ids.view(count, beams, 2) + torch.arange(beams)[:, None] * vocab
     first, second = keys.view(count, -1).topk(2).indices.unbind(1)
     place = place.view(count, -1).long()
@@ -143,8 +142,9 @@ def test_distribution_without_replacement(where: str) -> None:
 def test_draws_do_not_depend_on_batch_or_threads(isa: str, threads: int) -> None:
     scores, sums = random(6, 1000) * 2, random(6)
     own: dict[str, Any] = {"seed": [1, 2, 3], "random_first": [4, 0, 9]}
-    together = draw(scores, sums, 5, isa, threads=threads, **own, live=[0, 1, 2])
+    together = draw(scores, sums, 5, isa, threads=threads, **own, sentence_ids=[0, 1, 2])
     for b in range(3):
-        alone = draw(scores[2 * b : 2 * b + 2], sums, 5, isa, threads=threads, **own, live=[b])
+        mine = scores[2 * b : 2 * b + 2]
+        alone = draw(mine, sums, 5, isa, threads=threads, **own, sentence_ids=[b])
         for ours, theirs in zip(alone, together, strict=True):
             assert torch.equal(ours, theirs[2 * b : 2 * b + 2])

@@ -146,7 +146,7 @@ def test_guidance(beams: int, place: Place) -> None:
     guided = theirs(search.rows, logits[rows].float())
     penalty = search.theirs(0, {"repetition_penalty": 1.2})[0]
     penalty.prompt_ignore_length = torch.from_numpy(
-        search.masked[search.live].repeat(beams)  # of all sentences at once
+        search.masked[search.active].repeat(beams)  # of all sentences at once
     )
     assert_same(scores, penalty(search.rows, guided))
 
@@ -228,10 +228,10 @@ def test_rows_depend_on_nothing_but_themselves(isa: str) -> None:
     logits = search.logits()
     named = {"competing": competing}
     both = search.process(logits, options, Place(isa), **named)[0]
-    live = search.live
-    for i, sentence in enumerate(live):
-        own = search.state["live"][search.state["live"][:, 0] == sentence][0]
-        search.state["live"], search.state["now"][1] = own.repeat(search.sentences, 1), 1
+    active = search.active
+    for i, sentence in enumerate(active):
+        own = search.state["active"][search.state["active"][:, 0] == sentence][0]
+        search.state["active"], search.state["now"][1] = own.repeat(search.sentences, 1), 1
         mine = slice(i * search.beams, (i + 1) * search.beams)
         alone = torch.full_like(logits, float("nan"))
         alone[: search.beams] = logits[mine]
@@ -243,11 +243,11 @@ def test_rows_depend_on_nothing_but_themselves(isa: str) -> None:
 
 
 def put_beside(search: Search, other: Search) -> None:
-    """The second live sentence becomes that of `other`, which is the same search but for its step;
-    `search` is further on."""
-    mine = slice(search.live[1] * search.beams, (search.live[1] + 1) * search.beams)
+    """The second active sentence becomes that of `other`, which is the same search but for its
+    step; `search` is further on."""
+    mine = slice(search.active[1] * search.beams, (search.active[1] + 1) * search.beams)
     state, its = search.state, other.state
-    state["live"][1] = its["live"][1]
+    state["active"][1] = its["active"][1]
     state["ids"][search.beams : 2 * search.beams] = its["ids"][search.beams : 2 * search.beams]
     state["tokens"][: len(its["tokens"]), mine] = its["tokens"][:, mine]
     state["slots"][:, mine, : its["slots"].shape[2]] = its["slots"][:, mine]
@@ -261,7 +261,7 @@ def test_sentences_at_steps_of_their_own(step: int, place: Place) -> None:
         both, other = (
             Search(seed, step=s, beams=2, base=4, max_new=[9, step, 40]) for s in (9, step)
         )
-        assert both.live == other.live and len(both.live) == 2
+        assert both.active == other.active and len(both.active) == 2
         logits = both.logits().to(place.dtype)
         first, second = (
             search.process(logits, options, place, competing=True)[0].split(2)[i]

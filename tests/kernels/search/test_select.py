@@ -103,7 +103,7 @@ def test_broken_rows(dtype: torch.dtype, kind: str, value: float, warpers: dict[
         if number == 2:
             logits[3, 2999] = logits[8] = value
         search.step(logits)
-    assert search.live_count == 0
+    assert search.active_count == 0
     assert bool(search.kept["fault"].any()) == (value != -math.inf or kind != "greedy")
 
 

@@ -32,7 +32,7 @@ def test_gather_live(
 ) -> None:
     """Each sentence is at a step of its own."""
     sentences = len(done)
-    live = data.draw(st.lists(st.integers(0, sentences - 1), unique=True).map(sorted))
+    active = data.draw(st.lists(st.integers(0, sentences - 1), unique=True).map(sorted))
     first, items = torch.arange(sentences) * 10, torch.arange(sentences) + 50
     numbers = [data.draw(st.integers(1, 5)) for _ in done]
     tokens = torch.full((5, sentences * beams), -7, dtype=torch.int32)
@@ -40,13 +40,13 @@ def test_gather_live(
         mine = slice(i * beams, (i + 1) * beams)
         tokens[number - 1, mine] = torch.arange(sentences * beams)[mine].int() + 100
     listed = torch.full((sentences, 3), -9, dtype=torch.int32)
-    own = [numbers[i] for i in live]
-    listed[: len(live)] = active_sentences(live, own, [30 * n for n in own])
-    now = ints(12, len(live))
+    own = [numbers[i] for i in active]
+    listed[: len(active)] = active_sentences(active, own, [30 * n for n in own])
+    now = ints(12, len(active))
     ids, at, random_row = kernels.gather_active(
         now, ints(*done), first.int(), tokens, items.int(), listed, isa=isa, threads=threads
     )
-    kept = [sentence for sentence in live if not done[sentence]]
+    kept = [sentence for sentence in active if not done[sentence]]
     slots = [sentence * beams + beam for sentence in kept for beam in range(beams)]
     assert now.tolist() == [13, len(kept)]
     assert listed[: len(kept)].tolist() == [[i, numbers[i] + 1, 30 * numbers[i] + 1] for i in kept]
@@ -71,7 +71,7 @@ def test_reset_slots(isa: str, beams: int, prefix: int, history: int) -> None:
 
 
 class Accepted:
-    """Three sentences of two rows; the second one is no longer live."""
+    """Three sentences of two rows; the second one is no longer active."""
 
     def __init__(self) -> None:
         self.state = {

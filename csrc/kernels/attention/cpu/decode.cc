@@ -221,7 +221,7 @@ class WorkTile {
 
 template <typename C, Isa isa>
 void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) {
-  const Range mine = stream.share(p.state->live_count * p.beams * p.kv_heads);
+  const Range mine = stream.share(p.state->active_count * p.beams * p.kv_heads);
   for (int i = mine.begin; i < mine.end; ++i) {
     CacheRow<C>(p, i / p.kv_heads, i % p.kv_heads).put_new();
   }
@@ -230,7 +230,7 @@ void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) 
 
 template <typename T, typename C, Isa isa>
 void attend(Stream<isa>& stream, const DecodeAttentionParams<T, C>& p) {
-  const int sentences = p.state->live_count;
+  const int sentences = p.state->active_count;
   if (p.rotary.any()) {
     apply_rotary(stream, RotaryParams<T>{.x = p.q,
                                          .rotary = p.rotary,

@@ -62,7 +62,7 @@ void add_head(const Head<C>& head, float* y, int length, int heads) {
 
 template <typename T, typename C, cpu::Isa isa>
 void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T, C>& p) {
-  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->active_count * p.beams);
   for (int row = mine.begin; row < mine.end; ++row) {
     const ActiveSentence& sentence = p.active[row / p.beams];
     if (sentence.number == 0) continue;

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x, i = row / p.beams;
-  if (i >= p.state->live_count) return;
+  if (i >= p.state->active_count) return;
   const ActiveSentence sentence = p.active[i];
   if (sentence.number == 0) return;
   const int64_t cache_row = int64_t{sentence.id} * p.beams + row % p.beams;

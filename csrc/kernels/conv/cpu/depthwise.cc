@@ -117,7 +117,7 @@ void packed_depthwise(cpu::Stream<isa>& stream, const PackedDepthwiseParams<T>& 
 
 template <typename T, typename C, cpu::Isa isa>
 void decode_depthwise(cpu::Stream<isa>& stream, const DecodeDepthwiseParams<T, C>& p) {
-  const cpu::Range mine = stream.share(p.state->live_count * p.beams * p.heads);
+  const cpu::Range mine = stream.share(p.state->active_count * p.beams * p.heads);
   cpu::HeadKernel kernel(p.weights, p.heads);
   for (int i = mine.begin; i < mine.end; ++i) {
     cpu::convolve_newest(p, kernel, i / p.heads, i % p.heads);

@@ -63,9 +63,9 @@ __global__ void __launch_bounds__(kStepWarps* kWarp, 8)
   const int row = blockIdx.x, item = blockIdx.y * kStepWarps + warp;
   const int chunks = (p.head_dim + kWidth - 1) / kWidth;
   const int head = item / chunks, channel = item % chunks * kWidth;
-  const int live_count = p.state->live_count;
+  const int active_count = p.state->active_count;
   const ActiveSentence sentence = p.active[row / p.beams];
-  if (row >= live_count * p.beams || head >= p.heads) {
+  if (row >= active_count * p.beams || head >= p.heads) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }

@@ -34,7 +34,7 @@ int queue_candidates(const MergeBeamsParams& p, int i, KeyedCandidate* queue) {
 
 template <cpu::Isa isa>
 void merge_beams(cpu::Stream<isa>& stream, const MergeBeamsParams& p) {
-  const cpu::Range mine = stream.share(p.state->live_count);
+  const cpu::Range mine = stream.share(p.state->active_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     KeyedCandidate* queue = p.queue + int64_t{i} * p.beams * p.k;
     const int queued = queue_candidates(p, i, queue), count = std::min(queued, p.m);
@@ -49,7 +49,7 @@ void merge_beams(cpu::Stream<isa>& stream, const MergeBeamsParams& p) {
 
 template <cpu::Isa isa>
 void beam_step(cpu::Stream<isa>& stream, const BeamStepParams& p) {
-  const cpu::Range mine = stream.share(p.search.state->live_count);
+  const cpu::Range mine = stream.share(p.search.state->active_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     if (step_sentence(p, i)) BeamSentence(p.search, i).inherit(0, 1);
   }

@@ -9,7 +9,7 @@ namespace decoding {
 
 template <cpu::Isa isa>
 void constrained_step(cpu::Stream<isa>& stream, const ConstrainedStepParams& p) {
-  const cpu::Range mine = stream.share(p.search.state->live_count);
+  const cpu::Range mine = stream.share(p.search.state->active_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     const ConstrainedSentence sentence(p, i);
     if (sentence.step()) sentence.inherit(0, 1);

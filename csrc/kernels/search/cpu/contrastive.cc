@@ -48,7 +48,7 @@ float similarity(const ContrastParams<T>& p, const ActiveSentence& sentence, int
 
 template <typename T, cpu::Isa isa>
 void contrast(cpu::Stream<isa>& stream, const ContrastParams<T>& p) {
-  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->active_count * p.beams);
   for (int row = mine.begin; row < mine.end; ++row) {
     const ActiveSentence& sentence = p.active[row / p.beams];
     p.similarity[row] = similarity(p, sentence, row);
@@ -61,7 +61,7 @@ void contrast(cpu::Stream<isa>& stream, const ContrastParams<T>& p) {
 
 template <cpu::Isa isa>
 void contrast_step(cpu::Stream<isa>& stream, const ContrastStepParams& p) {
-  const cpu::Range mine = stream.share(p.search.state->live_count);
+  const cpu::Range mine = stream.share(p.search.state->active_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     if (contrast_sentence(p, i)) BeamSentence(p.search, i).inherit(0, 1);
   }

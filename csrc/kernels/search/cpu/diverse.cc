@@ -27,7 +27,7 @@ void step_group(const BeamGroup<T>& group, KeyedCandidate* queue) {
 
 template <typename T, cpu::Isa isa>
 void diverse_step(cpu::Stream<isa>& stream, const DiverseStepParams<T>& p) {
-  const cpu::Range mine = stream.share(p.search.state->live_count);
+  const cpu::Range mine = stream.share(p.search.state->active_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     const BeamSentence sentence(p.search, i);
     if (sentence.faulty()) continue;

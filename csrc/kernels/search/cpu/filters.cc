@@ -266,7 +266,7 @@ void filter_row(const FilterConfig& filters, const Row& row) {
 template <cpu::Isa isa>
 void filter_scores(cpu::Stream<isa>& stream, const FilterParams& p) {
   const int64_t groups = groups_of(p.vocab);
-  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->active_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const Row row = {.scores = p.scores + i * p.stride,
                      .group_max = p.group_max + i * groups,

@@ -9,12 +9,12 @@ namespace decoding {
 
 template <cpu::Isa isa>
 void unconditional_rows(cpu::Stream<isa>& stream, const UnconditionalRowsParams& p) {
-  const int live_count = p.state->live_count;
+  const int active_count = p.state->active_count;
   const int searched = p.sentences * p.beams;
   const cpu::Range mine = stream.share(searched);
   for (int row = mine.begin; row < mine.end; ++row) {
     const int i = row / p.beams, beam = row % p.beams;
-    const bool goes_on = i < live_count;
+    const bool goes_on = i < active_count;
     const ActiveSentence sentence = p.active[goes_on ? i : 0];
     const ActiveSentence twin = unconditional_twin(p, sentence);
     const int id = p.ids[goes_on ? row : beam], before = sentence.number - 1;
@@ -31,7 +31,7 @@ void unconditional_rows(cpu::Stream<isa>& stream, const UnconditionalRowsParams&
     int32_t* to = p.cache_indirection + (table + slot + distance) * p.history;
     for (int t = 0; t < sentence.position; ++t) to[t] = from[t] + distance;
   }
-  if (stream.rank() == 0) *p.all_state = {p.state->number, p.sentences + live_count};
+  if (stream.rank() == 0) *p.all_state = {p.state->number, p.sentences + active_count};
   stream.barrier();
 }
 

@@ -75,7 +75,7 @@ void sample_row(const SampleCandidatesParams& p, uint64_t seed, const Row& row) 
 
 template <cpu::Isa isa>
 void sample_candidates(cpu::Stream<isa>& stream, const SampleCandidatesParams& p) {
-  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->active_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const ActiveSentence& sentence = p.active[i / p.beams];
     const int beam = i % p.beams;

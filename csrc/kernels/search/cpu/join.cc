@@ -11,7 +11,7 @@ void join_sentences(cpu::Stream<isa>& stream, const JoinParams& p) {
   if (stream.rank() == 0) {
     for (int i = 0; i < p.count; ++i) {
       const JoiningSentence& joining = p.joining[i];
-      join_sentence(p, i, p.state->live_count);
+      join_sentence(p, i, p.state->active_count);
       for (int beam = 0; beam < p.beams; ++beam) {
         join_row(p, joining.id, beam);
         for (int table = 0; table < 2; ++table) {
@@ -23,7 +23,7 @@ void join_sentences(cpu::Stream<isa>& stream, const JoinParams& p) {
         }
       }
     }
-    p.state->live_count += p.count;
+    p.state->active_count += p.count;
   }
   stream.barrier();
 }
@@ -31,7 +31,7 @@ void join_sentences(cpu::Stream<isa>& stream, const JoinParams& p) {
 template <cpu::Isa isa>
 void list_rows(cpu::Stream<isa>& stream, const ListRowsParams& p) {
   if (stream.rank() == 0) {
-    for (int i = 0; i < p.state->live_count; ++i) {
+    for (int i = 0; i < p.state->active_count; ++i) {
       for (int beam = 0; beam < p.beams; ++beam) list_row(p, i, beam);
     }
   }

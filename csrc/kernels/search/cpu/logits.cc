@@ -80,7 +80,7 @@ void scan_logits(cpu::Stream<isa>& stream, const ScanLogitsParams<T>& p) {
 template <typename T, cpu::Isa isa>
 void constrain_logits(cpu::Stream<isa>& stream, const ConstrainLogitsParams<T>& p) {
   const int64_t groups = groups_of(p.vocab);
-  const cpu::Range rows = stream.share(p.state->live_count * p.beams);
+  const cpu::Range rows = stream.share(p.state->active_count * p.beams);
   for (int64_t i = rows.begin; i < rows.end; ++i) {
     const Row<T> row = {p.logits + i * p.vocab, p.group_max + i * groups, p.group_sum + i * groups,
                         p.lse[i], p.vocab};

@@ -156,7 +156,7 @@ void process_row(const ProcessLogitsParams<T>& p, int64_t i, uint32_t* scratch) 
 
 template <typename T, cpu::Isa isa>
 void process_logits(cpu::Stream<isa>& stream, const ProcessLogitsParams<T>& p) {
-  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->active_count * p.beams);
   uint32_t* scratch = p.marks + stream.rank() * marks_size(p.vocab);
   for (int i = mine.begin; i < mine.end; ++i) cpu::process_row(p, i, scratch);
   stream.barrier();

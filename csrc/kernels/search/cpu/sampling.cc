@@ -155,7 +155,7 @@ Candidate last_kept(const FilterConfig& filters, int vocab, const Row<T>& row) {
 template <typename T, cpu::Isa isa>
 void sample(cpu::Stream<isa>& stream, const SampleParams<T>& p) {
   const int64_t groups = groups_of(p.vocab);
-  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->active_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const ActiveSentence& sentence = p.active[i / p.beams];
     const Row<T> row = {.logits = p.logits + i * p.vocab,

@@ -12,7 +12,7 @@ template <cpu::Isa isa>
 void gather_active(cpu::Stream<isa>& stream, const GatherActiveParams& p) {
   if (stream.rank() == 0) {  // a few integers: not worth sharing
     int kept = 0;
-    for (int i = 0; i < p.state->live_count; ++i) {
+    for (int i = 0; i < p.state->active_count; ++i) {
       const ActiveSentence sentence = p.active[i];
       if (p.done[sentence.id]) continue;
       const int32_t* last = p.tokens + int64_t{sentence.number - 1} * p.total_rows;
@@ -43,7 +43,7 @@ void reset_cache_indirection(cpu::Stream<isa>& stream, const ResetCacheIndirecti
 
 template <cpu::Isa isa>
 void update_rows(cpu::Stream<isa>& stream, const UpdateRowsParams& p) {
-  const cpu::Range mine = stream.share(p.state->live_count);
+  const cpu::Range mine = stream.share(p.state->active_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     bool done = true;
     for (int beam = 0; beam < p.beams; ++beam) done &= append_token(p, i, beam);

@@ -33,7 +33,7 @@ __global__ void merge_kernel(const __grid_constant__ MergeBeamsParams p, int cap
   cuda::wait_for_previous();
   cuda::let_next_start();
   const int i = blockIdx.x, count = p.beams * p.k;
-  if (i >= p.state->live_count) return;
+  if (i >= p.state->active_count) return;
   const Queue queue{.keys = reinterpret_cast<Key*>(memory), .capacity = capacity};
   for (int at = threadIdx.x; at < count; at += kThreads) {
     float key = 0.0f;
@@ -55,7 +55,7 @@ __global__ void step_kernel(const __grid_constant__ BeamStepParams p) {
   cuda::wait_for_previous();
   cuda::let_next_start();
   const int i = blockIdx.x;
-  if (i >= p.search.state->live_count) return;
+  if (i >= p.search.state->active_count) return;
   if (threadIdx.x == 0) going = step_sentence(p, i);
   __syncthreads();
   if (going) BeamSentence(p.search, i).inherit(threadIdx.x, kThreads);

@@ -14,7 +14,7 @@ __global__ void constrained_kernel(const __grid_constant__ ConstrainedStepParams
   cuda::wait_for_previous();
   cuda::let_next_start();
   const int i = blockIdx.x;
-  if (i >= p.search.state->live_count) return;
+  if (i >= p.search.state->active_count) return;
   const ConstrainedSentence sentence(p, i);
   if (threadIdx.x == 0) going = sentence.step();
   __syncthreads();

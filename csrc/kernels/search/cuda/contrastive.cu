@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) contrast_kernel(const ContrastParams
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x, warp = threadIdx.x / 32;
-  if (row >= p.state->live_count * p.beams) return;
+  if (row >= p.state->active_count * p.beams) return;
   const ActiveSentence sentence = p.active[row / p.beams];
   const int slot = sentence.id * p.slots + row % p.beams;
   const T* own = p.x + int64_t{row} * p.size;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kStepThreads) contrast_step_kernel(const Contr
   wait_for_previous();
   let_next_start();
   const int i = blockIdx.x;
-  if (i >= p.search.state->live_count) return;
+  if (i >= p.search.state->active_count) return;
   if (threadIdx.x == 0) goes_on = contrast_sentence(p, i);
   __syncthreads();
   if (goes_on) BeamSentence(p.search, i).inherit(threadIdx.x, kStepThreads);

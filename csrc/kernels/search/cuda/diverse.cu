@@ -42,7 +42,7 @@ __global__ void diverse_kernel(const __grid_constant__ DiverseStepParams<T> para
   cuda::wait_for_previous();
   cuda::let_next_start();
   const int i = blockIdx.x;
-  if (i >= params.search.state->live_count) return;
+  if (i >= params.search.state->active_count) return;
   DiverseStepParams<T> p = params;
   if (p.processors != nullptr) p.processors = &processors;  // it named the host's
   const BeamSentence sentence(p.search, i);

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const FilterParams p) 
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x;
-  if (row >= p.state->live_count * p.beams) return;
+  if (row >= p.state->active_count * p.beams) return;
   Scores scores = {.row = p.scores + static_cast<int64_t>(row) * p.stride,
                    .vocab = p.vocab,
                    .list = list,

@@ -16,11 +16,11 @@ __global__ void __launch_bounds__(kThreads)
   const StepState state = *p.state;
   const int row = blockIdx.x, searched = p.sentences * p.beams;
   const int i = row / p.beams, beam = row % p.beams;
-  const bool goes_on = i < state.live_count;
+  const bool goes_on = i < state.active_count;
   const ActiveSentence sentence = p.active[goes_on ? i : 0];
   const ActiveSentence twin = unconditional_twin(p, sentence);
   if (threadIdx.x == 0) {
-    if (row == 0) *p.all_state = {state.number, p.sentences + state.live_count};
+    if (row == 0) *p.all_state = {state.number, p.sentences + state.active_count};
     const int id = p.ids[goes_on ? row : beam], before = sentence.number - 1;
     p.all_active[i] = sentence;
     p.all_active[p.sentences + i] = twin;

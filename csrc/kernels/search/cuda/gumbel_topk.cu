@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleCandidates
   wait_for_previous();
   let_next_start();
   const int64_t row = blockIdx.x;
-  if (row >= p.state->live_count * p.beams) return;
+  if (row >= p.state->active_count * p.beams) return;
   const ActiveSentence sentence = p.active[row / p.beams];
   const int beam = row % p.beams;
   const SentenceConfig& config = p.config.sentences[sentence.id];

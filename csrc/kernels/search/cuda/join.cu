@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const JoinParams p) {
   wait_for_previous();
   let_next_start();
   const JoiningSentence joining = p.joining[blockIdx.x];
-  if (threadIdx.x == 0) join_sentence(p, blockIdx.x, p.state->live_count);
+  if (threadIdx.x == 0) join_sentence(p, blockIdx.x, p.state->active_count);
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) join_row(p, joining.id, beam);
   for (int table = 0; table < 2; ++table) {
     int32_t* history =
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const JoinParams p) {
 __global__ void count_kernel(StepState* state, int count) {
   wait_for_previous();
   let_next_start();
-  state->live_count += count;
+  state->active_count += count;
 }
 
 // A thread to each row.
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) list_rows_kernel(const ListRowsParam
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x * kThreads + threadIdx.x;
-  if (row < p.state->live_count * p.beams) list_row(p, row / p.beams, row % p.beams);
+  if (row < p.state->active_count * p.beams) list_row(p, row / p.beams, row % p.beams);
 }
 
 }  // namespace

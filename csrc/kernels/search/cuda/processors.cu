@@ -274,10 +274,10 @@ __global__ void __launch_bounds__(kThreads)
   // Everything that can be asked for at once is.
   const Share share = share_of(shares, p.vocab);
   const Block<T, width> block = {p, row, {bitmaps, each, share}, share, i};
-  const int live_count = p.state->live_count;
+  const int active_count = p.state->active_count;
   const bool opens = p.stages & kPre;
   const Columns<T, width> logits(block.logits(), share);
-  if (i >= live_count * p.beams) return;
+  if (i >= active_count * p.beams) return;
   constexpr int words = sizeof(SentenceConfig) / sizeof(uint32_t);
   static_assert(words <= kThreads);
   const SentenceConfig* asked = p.config.sentences + p.active[i / p.beams].id;

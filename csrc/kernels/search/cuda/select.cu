@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   // Places after the active sentences hold whatever was in memory.
   const ActiveSentence active = p.active[i];
   if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.host_state = state;
-  if (i >= state.live_count) return;
+  if (i >= state.active_count) return;
   const int sentence = active.id, number = active.number;
   call.copy(p, sentence, index);
   const int first_slot = sentence * p.beams + threadIdx.x;  // of a beam
@@ -344,14 +344,14 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     if (lane_id() == 0 && !outcome.done) p.active[i] = active.next();
     __syncwarp();
     int32_t* step_at = p.arrivals + int64_t{p.sentences} * (p.beams + 1);
-    if (lane_id() == 0) ended = arrive_at_counter(step_at, state.live_count, outcome.done);
+    if (lane_id() == 0) ended = arrive_at_counter(step_at, state.active_count, outcome.done);
   } else if (outcome.alive > 0) {
     copy_histories(p, active, ranks.next_beams);
   }
   __syncthreads();
   if (ended < 0) return;
-  const int live_count = ended > 0 ? gather_active(p, state.live_count) : state.live_count;
-  if (threadIdx.x == 0) store_state(p, state, live_count);
+  const int active_count = ended > 0 ? gather_active(p, state.active_count) : state.active_count;
+  if (threadIdx.x == 0) store_state(p, state, active_count);
 }
 
 template <SearchKind kind, typename T>

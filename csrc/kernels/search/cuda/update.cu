@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads) update_rows_kernel(const UpdateRowsP
   wait_for_previous();
   let_next_start();
   const int i = blockIdx.x;
-  if (i >= p.state->live_count) return;
+  if (i >= p.state->active_count) return;
   bool all_ended = true;
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
     all_ended &= append_token(p, i, beam);
@@ -31,10 +31,10 @@ __global__ void __launch_bounds__(kGatherThreads) gather_active_kernel(const Gat
   const StepState state = *p.state;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int kept = 0;
-  for (int begin = 0; begin < state.live_count; begin += kGatherThreads) {
+  for (int begin = 0; begin < state.active_count; begin += kGatherThreads) {
     const int i = begin + static_cast<int>(threadIdx.x);
-    const ActiveSentence sentence = i < state.live_count ? p.active[i] : ActiveSentence{};
-    const bool stays = i < state.live_count && p.done[sentence.id] == 0;
+    const ActiveSentence sentence = i < state.active_count ? p.active[i] : ActiveSentence{};
+    const bool stays = i < state.active_count && p.done[sentence.id] == 0;
     const unsigned votes = __ballot_sync(0xFFFFFFFFu, stays);
     if (lane == 0) places[warp] = __popc(votes);
     __syncthreads();  // all have read their part of `active`, too

@@ -86,13 +86,13 @@ __device__ __forceinline__ ActiveSentence load_active(const ActiveSentence* from
 // Drops the sentences that are done and lists the rows of the others anew; returns how many go on.
 // Those have been put one step on by blocks of their own.
 template <typename T>
-__device__ __forceinline__ int gather_active(const SelectParams<T>& p, int live_count) {
+__device__ __forceinline__ int gather_active(const SelectParams<T>& p, int active_count) {
   int kept = 0;
 #pragma unroll 1
-  for (int base = 0; base < live_count; base += kThreads) {
+  for (int base = 0; base < active_count; base += kThreads) {
     const int i = base + threadIdx.x;
-    const ActiveSentence sentence = i < live_count ? load_active(p.active + i) : ActiveSentence{};
-    const bool stays = i < live_count && __ldcg(p.done + sentence.id) == 0;
+    const ActiveSentence sentence = i < active_count ? load_active(p.active + i) : ActiveSentence{};
+    const bool stays = i < active_count && __ldcg(p.done + sentence.id) == 0;
     int total;
     const int place = kept + block_rank(stays, total);
     if (stays) p.active[place] = sentence;  // this and what lies before it has been read
@@ -114,13 +114,13 @@ __device__ __forceinline__ int gather_active(const SelectParams<T>& p, int live_
   return kept;
 }
 
-// Ends the step. live_count: of the next one.
+// Ends the step. active_count: of the next one.
 template <typename T>
 __device__ __forceinline__ void store_state(const SelectParams<T>& p, StepState state,
-                                            int live_count) {
-  const StepState next = {state.number + 1, live_count};
+                                            int active_count) {
+  const StepState next = {state.number + 1, active_count};
   *p.state = next;
-  if (live_count == 0) {
+  if (active_count == 0) {
     __threadfence_system();  // whoever sees it in the host's memory sees the rest too
     *p.host_state = next;
   }

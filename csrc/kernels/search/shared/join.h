@@ -5,11 +5,11 @@
 
 namespace decoding {
 
-// The i-th that joins; `live_count` are active already.
-DECODING_EVERYWHERE inline void join_sentence(const JoinParams& p, int i, int live_count) {
+// The i-th that joins; `active_count` are active already.
+DECODING_EVERYWHERE inline void join_sentence(const JoinParams& p, int i, int active_count) {
   const JoiningSentence& joining = p.joining[i];
   const int id = joining.id;
-  p.active[live_count + i] = {id, 1, joining.prefix};
+  p.active[active_count + i] = {id, 1, joining.prefix};
   p.prompt_lengths[id] = joining.prompt_length;
   p.first_tokens[id] = joining.first_token;
   p.stop_first[id] = joining.stop_first;

@@ -39,7 +39,7 @@ struct WorkTile {
     tile.beam = beams == 1 ? y - tile.index * p.beams : tile.chunk * beams;
     const StepState state = *p.state;
     const ActiveSentence listed = p.active[tile.index];
-    const bool is_active = tile.index < state.live_count;
+    const bool is_active = tile.index < state.active_count;
     const int sentence = is_active ? listed.id : 0;
     tile.sentence = sentence;
     tile.shared_length = p.shared_lengths == nullptr ? 0 : p.shared_lengths[sentence];
