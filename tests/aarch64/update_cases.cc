@@ -81,7 +81,7 @@ void joining(Machine<isa>& machine) {
                         .groups = 1,
                         .total_rows = kRows,
                         .history = kHistory};
-  const ListRowsParams list{.state = &setup.state,
+  const FillRowsParams fill{.state = &setup.state,
                             .active = setup.active.data(),
                             .prompt_lengths = prompts.data(),
                             .first_tokens = first_tokens.data(),
@@ -95,12 +95,12 @@ void joining(Machine<isa>& machine) {
                             .total_rows = kRows};
   machine.run([&](auto& stream) {
     join_sentences(stream, join);
-    list_rows(stream, list);
+    fill_rows(stream, fill);
   });
   machine.answer("join_sentences/sums", setup.sums);
   machine.answer("join_sentences/cache_indirection", setup.cache_indirection);
-  machine.answer("list_rows/ids", ids);
-  machine.answer("list_rows/positions", positions);
+  machine.answer("fill_rows/ids", ids);
+  machine.answer("fill_rows/positions", positions);
 
   const std::vector<int32_t> twins{1, 0}, twin_ids{4, 6};
   StepState all_state{};

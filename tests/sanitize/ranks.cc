@@ -79,6 +79,8 @@ void live(int size, const std::function<void(Collective&)>& life) {
   for (int rank = 0; rank < size; ++rank) {
     ranks.push_back(std::make_unique<Collective>(path, rank, size, kPartBytes));
   }
+  close(file);
+  unlink(path.c_str());  // now that all have it: nothing is left of a program that ends early
   std::vector<std::thread> threads;
   for (const auto& rank : ranks) {
     threads.emplace_back([&] {
@@ -89,8 +91,6 @@ void live(int size, const std::function<void(Collective&)>& life) {
   for (std::thread& thread : threads) thread.join();
   ranks.clear();
   munmap(std::exchange(shared_memory, nullptr), bytes);
-  close(file);
-  unlink(path.c_str());
 }
 
 void begin(Collective& rank, uint64_t digest) {

@@ -48,7 +48,7 @@ void run_join_sentences(const object& joining, const py::dict& state, int groups
 
 // random_first: of each sentence. rows: int32 [3, sentences * beams], to be filled: ids, positions
 // and random rows.
-void run_list_rows(const object& tokens, const py::dict& state,
+void run_fill_rows(const object& tokens, const py::dict& state,
                    const std::vector<int32_t>& random_first, const object& rows,
                    const std::string& isa, int threads) {
   const Tensors in(py::str(tokens.attr("device")));
@@ -58,7 +58,7 @@ void run_list_rows(const object& tokens, const py::dict& state,
   for (int64_t b = 0; b < sentences; ++b) own[b].random_first = random_first[b];
   const PlacedConfig config({}, own, {}, tokens);
   int32_t* to = in.data<int32_t>(rows, "rows", {3, total});
-  const ListRowsParams params{
+  const FillRowsParams params{
       .state = step_state(in, state["state"]),
       .active = active_sentences(in, state["active"], sentences),
       .prompt_lengths = in.data<int32_t>(state["prompt_lengths"], "prompt_lengths", {sentences}),
@@ -71,7 +71,7 @@ void run_list_rows(const object& tokens, const py::dict& state,
       .sentences = static_cast<int>(sentences),
       .beams = static_cast<int>(beams),
       .total_rows = static_cast<int>(total)};
-  run_on(tokens, isa, threads, [&](auto& stream) { list_rows(stream, params); });
+  run_on(tokens, isa, threads, [&](auto& stream) { fill_rows(stream, params); });
 }
 
 // Lists of a request of one sentence, read where place_config() puts them: from `first` on.
@@ -106,7 +106,7 @@ void bind_joining(py::module_& kernels) {
   kernels.def("join_sentences", &run_join_sentences,
               "joining: int32 [count, 5], as in join.h; changes `state`.", py::arg("joining"),
               py::arg("state"), named, py::arg("groups") = 1, isa, threads);
-  kernels.def("list_rows", &run_list_rows, "Fills `rows`: ids, positions, random rows.",
+  kernels.def("fill_rows", &run_fill_rows, "Fills `rows`: ids, positions, random rows.",
               py::arg("tokens"), py::arg("state"), py::arg("random_first"), py::arg("rows"), named,
               isa, threads);
   kernels.def("placed_lists", &placed_lists, "As they are read behind `first` other words.",

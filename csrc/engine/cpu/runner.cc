@@ -138,7 +138,7 @@ class CpuRunner : public Runner {
       Parts& parts = parts_[stream.rank()];
       parts.clear();
       for (const CpuClass<T>* c : stepping_) {
-        list_rows(stream, c->list_params());
+        fill_rows(stream, c->fill_params());
         parts.push_back({pass(stream, *c), c->rows()});
       }
       const Norm norm = decoder_layers(StepParts<Stream, T, C>(parts));

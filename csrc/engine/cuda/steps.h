@@ -56,8 +56,8 @@ class CudaSteps {
   // The step of what has been laid out.
   void launch(cudaStream_t handle) {
     cuda::SplitStream stream(handle, device_, matmul_, collective_);
-    for (Class* c : stepping_) {  // where rows have moved or come, they are listed anew
-      if (c->changed) list_rows(stream, c->list_params());
+    for (Class* c : stepping_) {  // where rows have moved or come, they are filled in anew
+      if (c->changed) fill_rows(stream, c->fill_params());
       c->changed = false;
     }
     find_products(handle);

@@ -124,7 +124,7 @@ struct RequestClass {
             .history = w.history};
   }
 
-  ListRowsParams list_params() const {
+  FillRowsParams fill_params() const {
     const Inputs& in = w.inputs;
     return {.state = in.state,
             .active = in.active,

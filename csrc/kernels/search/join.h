@@ -39,9 +39,9 @@ template <cpu::Isa isa>
 void join_sentences(cpu::Stream<isa>&, const JoinParams&);
 void join_sentences(cuda::Stream&, const JoinParams&);
 
-// Lists what the rows of active sentences read next, as gather_active does where they stay in
+// Fills in what the rows of active sentences read next, as gather_active does where they stay in
 // place.
-struct ListRowsParams {
+struct FillRowsParams {
   const StepState* state;
   const ActiveSentence* active;   // [sentences]
   const int32_t* prompt_lengths;  // [B]
@@ -56,7 +56,7 @@ struct ListRowsParams {
 };
 
 template <cpu::Isa isa>
-void list_rows(cpu::Stream<isa>&, const ListRowsParams&);
-void list_rows(cuda::Stream&, const ListRowsParams&);
+void fill_rows(cpu::Stream<isa>&, const FillRowsParams&);
+void fill_rows(cuda::Stream&, const FillRowsParams&);
 
 }  // namespace decoding

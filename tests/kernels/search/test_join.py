@@ -1,4 +1,4 @@
-"""join_sentences, list_rows and place_config: a request gets its place beside others."""
+"""join_sentences, fill_rows and place_config: a request gets its place beside others."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_rows_are_listed_anew(isa: str, beams: int) -> None:
     tokens[3] = torch.arange(total) + 100  # of step 4, in the slots of sentences
     rows = searches.filled(3, total)
     random_first = [1000 * b for b in range(SENTENCES)]
-    kernels.list_rows(tokens, searches.state, random_first, rows, isa=isa, threads=2)
+    kernels.fill_rows(tokens, searches.state, random_first, rows, isa=isa, threads=2)
     ids, positions, random_row = rows[:, : 2 * beams].tolist()
     assert ids == [100 + 3 * beams + beam for beam in range(beams)] + [91] * beams
     assert positions == [44] * beams + [20] * beams

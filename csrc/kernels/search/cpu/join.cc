@@ -29,16 +29,16 @@ void join_sentences(cpu::Stream<isa>& stream, const JoinParams& p) {
 }
 
 template <cpu::Isa isa>
-void list_rows(cpu::Stream<isa>& stream, const ListRowsParams& p) {
+void fill_rows(cpu::Stream<isa>& stream, const FillRowsParams& p) {
   if (stream.rank() == 0) {
     for (int i = 0; i < p.state->active_count; ++i) {
-      for (int beam = 0; beam < p.beams; ++beam) list_row(p, i, beam);
+      for (int beam = 0; beam < p.beams; ++beam) fill_row(p, i, beam);
     }
   }
   stream.barrier();
 }
 
 template void join_sentences(cpu::Stream<cpu::Isa::DECODING_ISA>&, const JoinParams&);
-template void list_rows(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ListRowsParams&);
+template void fill_rows(cpu::Stream<cpu::Isa::DECODING_ISA>&, const FillRowsParams&);
 
 }  // namespace decoding

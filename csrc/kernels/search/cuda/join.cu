@@ -33,11 +33,11 @@ __global__ void count_kernel(StepState* state, int count) {
 }
 
 // A thread to each row.
-__global__ void __launch_bounds__(kThreads) list_rows_kernel(const ListRowsParams p) {
+__global__ void __launch_bounds__(kThreads) fill_rows_kernel(const FillRowsParams p) {
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x * kThreads + threadIdx.x;
-  if (row < p.state->active_count * p.beams) list_row(p, row / p.beams, row % p.beams);
+  if (row < p.state->active_count * p.beams) fill_row(p, row / p.beams, row % p.beams);
 }
 
 }  // namespace
@@ -48,9 +48,9 @@ void join_sentences(cuda::Stream& stream, const JoinParams& p) {
   cuda::launch(stream, cuda::count_kernel, dim3(1), dim3(1), 0, p.state, p.count);
 }
 
-void list_rows(cuda::Stream& stream, const ListRowsParams& p) {
+void fill_rows(cuda::Stream& stream, const FillRowsParams& p) {
   const int blocks = (p.sentences * p.beams + cuda::kThreads - 1) / cuda::kThreads;
-  cuda::launch(stream, cuda::list_rows_kernel, dim3(blocks), dim3(cuda::kThreads), 0, p);
+  cuda::launch(stream, cuda::fill_rows_kernel, dim3(blocks), dim3(cuda::kThreads), 0, p);
 }
 
 }  // namespace decoding

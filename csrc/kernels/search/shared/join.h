@@ -29,7 +29,7 @@ DECODING_EVERYWHERE inline int first_cache_row(const JoinParams& p, const Joinin
   return joining.id * p.beams + (at < joining.prefix ? 0 : beam);
 }
 
-DECODING_EVERYWHERE inline void list_row(const ListRowsParams& p, int i, int beam) {
+DECODING_EVERYWHERE inline void fill_row(const FillRowsParams& p, int i, int beam) {
   const ActiveSentence sentence = p.active[i];
   const int id = sentence.id, before = sentence.number - 1, row = i * p.beams + beam;
   p.ids[row] = before == 0 ? p.first_tokens[id]
