@@ -134,38 +134,51 @@ def assert_within_torch(op: Callable[..., Tensor], ours: Tensor, *inputs: Any) -
     op: the operator in a few lines of torch; it is called with `inputs` as they are and once with
     all floating point tensors among them in float64, which gives the exact result.
     """
-    theirs = op(*inputs)
-    exact = op(*(_upcast(value) for value in inputs))
-    assert ours.shape == exact.shape, f"shape {list(ours.shape)}, not {list(exact.shape)}"
-    if ours.numel() == 0:
-        return
-    if theirs.dtype == torch.float64:  # as exact as what it would be held against
-        torch.testing.assert_close(ours, exact, rtol=1e-12, atol=1e-12, equal_nan=True)
-        return
-    finite = exact.isfinite()
-    wrong_place = ours.isfinite() != finite
-    wrong_value = ~finite & ~wrong_place & (ours != exact) & ~(ours.isnan() & exact.isnan())
-    for places in (wrong_place, wrong_value):
-        assert not places.any(), _report(op, ours, exact, places)
-    if not finite.any():
-        return
-    error = (ours.double() - exact).abs().where(finite, 0.0)
-    allowed = 2 * (theirs.double() - exact).abs().where(finite, 0.0).max()
-    allowed += torch.finfo(theirs.dtype).eps * exact[finite].abs().max()
-    assert error.max() <= allowed, (
-        _report(op, ours, exact, error == error.max())
-        + f", error {error.max():.3g} > {allowed:.3g}"
-    )
+    Expected.of(op, *inputs).check(ours)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What `assert_within_torch` compares with, computed once for many results."""
+
+    op: str
+    theirs: Tensor
+    exact: Tensor
+
+    @classmethod
+    def of(cls, op: Callable[..., Tensor], *inputs: Any) -> Expected:
+        return cls(op.__name__, op(*inputs), op(*(_upcast(value) for value in inputs)))
+
+    def check(self, ours: Tensor) -> None:
+        theirs, exact = self.theirs, self.exact
+        assert ours.shape == exact.shape, f"shape {list(ours.shape)}, not {list(exact.shape)}"
+        if ours.numel() == 0:
+            return
+        if theirs.dtype == torch.float64:  # as exact as what it would be held against
+            torch.testing.assert_close(ours, exact, rtol=1e-12, atol=1e-12, equal_nan=True)
+            return
+        finite = exact.isfinite()
+        wrong_place = ours.isfinite() != finite
+        wrong_value = ~finite & ~wrong_place & (ours != exact) & ~(ours.isnan() & exact.isnan())
+        for places in (wrong_place, wrong_value):
+            assert not places.any(), self._report(ours, places)
+        if not finite.any():
+            return
+        error = (ours.double() - exact).abs().where(finite, 0.0)
+        allowed = 2 * (theirs.double() - exact).abs().where(finite, 0.0).max()
+        allowed += torch.finfo(theirs.dtype).eps * exact[finite].abs().max()
+        assert error.max() <= allowed, (
+            self._report(ours, error == error.max()) + f", error {error.max():.3g} > {allowed:.3g}"
+        )
+
+    def _report(self, ours: Tensor, places: Tensor) -> str:
+        at = tuple(places.nonzero()[0].tolist())
+        return (
+            f"{self.op}, {ours.dtype}, shape {list(ours.shape)}: at {list(at)} "
+            f"{ours[at].item():.9g} instead of {self.exact[at].item():.9g}"
+        )
 
 
 def _upcast(value: Any) -> Any:
     floating = isinstance(value, Tensor) and value.is_floating_point()
     return value.double() if floating else value
-
-
-def _report(op: Callable[..., Tensor], ours: Tensor, exact: Tensor, places: Tensor) -> str:
-    at = tuple(places.nonzero()[0].tolist())
-    return (
-        f"{op.__name__}, {ours.dtype}, shape {list(ours.shape)}: at {list(at)} "
-        f"{ours[at].item():.9g} instead of {exact[at].item():.9g}"
-    )

@@ -13,10 +13,10 @@ CUDA toolkit.
 
 Tests of kernels are some of each test function and type, spread over its cases. A family generates
 in one type with each tool, and the types take turns. Expected values come from torch, so of tests
-only our own kernels are checked; initcheck, which has to see what the others write, checks all, and
-only reports that name ours count. It does not see all that cuBLASLt's kernels write, and racecheck
-not how these order their accesses: so both get generations of few tokens, whose products are all
-our own. Nor does initcheck see what another GPU writes: it gets no collectives.
+only reports that name our kernels count; where a tool can, it checks no others. initcheck does not
+see all that cuBLASLt's kernels write, and racecheck not how these order their accesses: so both get
+generations of few tokens, whose products are all our own. Nor does initcheck see what another GPU
+writes: it gets no collectives.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ from tests.sanitize.generations import NAMES
 ROOT = Path(__file__).parent.parent.parent
 OUTPUT = ROOT / "benchmarks/results/sanitizers.csv"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# These can leave out torch's kernels. initcheck has to see what those write; racecheck then ends in
+# an "Internal Sanitizer Error" (2025.3.1).
+FILTERED = ("memcheck", "synccheck")
 DTYPES = ("float32", "float16", "bfloat16")
 CASES = {"memcheck": 2, "racecheck": 1, "initcheck": 1, "synccheck": 2}  # of a function and type
 FAMILIES_A_RUN = 4  # importing takes as long as their generations
@@ -141,7 +144,7 @@ def reports(log: str, ours: bool) -> int:
 def sanitize(run: Run) -> tuple[int, str, float]:
     """Reports, what went wrong (or ""), and seconds; prints the end of a log with either."""
     command = ["compute-sanitizer", "--print-limit", "100", "--tool", run.tool]
-    if run.ours and run.tool != "initcheck":
+    if run.ours and run.tool in FILTERED:
         command += ["--kernel-name", "kns=decoding"]
     began = time.perf_counter()
     try:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decoding import _kernels as kernels
-from tests.conftest import assert_within_torch, random
+from tests.conftest import Expected, random
 from tests.kernels.linear.test_linear import ACTIVATIONS
 from tests.support.packed import int8_rows, quantise
 
@@ -163,17 +163,18 @@ def check(case: Case, row_counts: list[int]) -> None:
         residual = torch.cat([case.residual[: len(part.x)] for part in parts])
     scales = (case.gamma, case.beta, case.rms)
     inputs = (x, case.weight, case.bias, residual, case.activation, *scales, case.gated, case.scale)
+    expected, expected_norm = Expected.of(reference, *inputs), Expected.of(norm, x, *scales)
     variants = case.variants()
     assert variants > 0
     for variant in range(variants):
         results = [part.run(variant) for part in parts]
         ys = torch.cat([y[:-BEHIND] for y, _ in results])
-        assert_within_torch(reference, ys, *inputs)
+        expected.check(ys)
         behind = [y[-BEHIND:] for y, _ in results]
         if case.gamma is not None:
             normed = [normed for _, normed in results if normed is not None]
             kept = torch.cat([part[:-BEHIND] for part in normed])
-            assert_within_torch(norm, kept, x, *scales)
+            expected_norm.check(kept)
             behind += [part[-BEHIND:] for part in normed]
         assert all(part.isnan().all() for part in behind), f"variant {variant} writes too far"
 
