@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -100,6 +101,9 @@ def fit(trainer: Trainer, corpus: Corpus, clock: Clock) -> Transformer:
 
 def main() -> None:
     args = parse_arguments()
+    # Each step of a search takes a little more memory than the last, and nothing of the same size
+    # is ever free: without this a GPU's peak was 78 GB in place of 18.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
