@@ -29,15 +29,15 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def phi3() -> Any:
-    """Of 48 positions, 8 of them original."""
-    config = {"original_max_position_embeddings": WITHIN, "rope_parameters": LONGROPE | {}}
+def phi3(within: int = WITHIN) -> Any:
+    """Of 48 positions, so many of them original."""
+    config = {"original_max_position_embeddings": within, "rope_parameters": LONGROPE | {}}
     return Family("Phi3ForCausalLM", GROUPED | config | {"eos_token_id": 2}).model(end=2)
 
 
-def llama() -> Any:
-    """Of 8 positions, 40 with what they grow to."""
-    config = {"max_position_embeddings": WITHIN, "rope_parameters": DYNAMIC | {}}
+def llama(within: int = WITHIN) -> Any:
+    """Of so many positions, and five times as many with what they grow to."""
+    config = {"max_position_embeddings": within, "rope_parameters": DYNAMIC | {}}
     return Family("LlamaForCausalLM", GROUPED | config).model(end=2)
 
 
@@ -87,6 +87,20 @@ def test_scores_are_those_of_one_forward_pass(make: Any, length: int, device: st
     expected = logits.gather(2, ids[:, 1:, None])[..., 0]
     found = decoding.load(theirs, device, dtype="float32").score(ids).token_logprobs
     torch.testing.assert_close(found[:, 1:].cpu().float(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [phi3, llama])
+def test_pages_of_another_table_are_not_found(make: Any, device: str) -> None:
+    """A short text's first page has other keys than that of a long one which begins alike."""
+    theirs, text = make(within=20), prompts(32)[:1]
+    model = decoding.load(theirs, device, dtype="float32")
+    options = OPTIONS | {"num_beams": 2, "max_new_tokens": 2, "output_scores": False}
+    with decoding.Engine(model) as engine:
+        for length in (18, 32, 18, 32):
+            ids = text[:, :length]
+            found = engine.submit(ids[0], **options).result(60)
+            assert rows_of(found) == rows_of(theirs.generate(ids, **options))
+        assert engine.stats()["prefix_hits"] == 2 * 16
 
 
 def test_a_row_does_not_outgrow_its_table() -> None:

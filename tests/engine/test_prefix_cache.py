@@ -15,7 +15,7 @@ from decoding._kernels import PageAllocator, PrefixCache
 from tests.engine.page_allocator import PoolModel
 
 PAGE = 16
-SOURCE = -1
+SOURCE, STARTS = -1, (-2, -3, -4)  # parents that are no entries; starts: of prompts, by table
 Tokens = tuple[int, ...]
 
 
@@ -24,7 +24,7 @@ def pages_of(tokens: Tokens) -> list[Tokens]:
 
 
 class Key(NamedTuple):
-    parent: int  # number of an entry, 0 at the start, or SOURCE
+    parent: int  # number of an entry, or one of STARTS, or SOURCE
     salt: int
     tokens: Tokens
 
@@ -63,8 +63,8 @@ class CacheModel:
         self.stats = [self.stats[0] + queries, self.stats[1] + hits]
         return pages
 
-    def find(self, salt: int, tokens: Tokens) -> list[int]:
-        parent, found = 0, []
+    def find(self, salt: int, table: int, tokens: Tokens) -> list[int]:
+        parent, found = STARTS[table], []
         for part in pages_of(tokens):
             if len(part) < PAGE or (key := Key(parent, salt, part)) not in self.entries:
                 break
@@ -72,8 +72,8 @@ class CacheModel:
             found += pages
         return self.take(found, len(tokens), PAGE * len(found))
 
-    def insert(self, salt: int, tokens: Tokens, pages: list[int]) -> None:
-        parent = 0
+    def insert(self, salt: int, table: int, tokens: Tokens, pages: list[int]) -> None:
+        parent = STARTS[table]
         for part, page in zip(pages_of(tokens), pages, strict=False):
             if len(part) == PAGE:
                 parent = self.remember(Key(parent, salt, part), [page])
@@ -85,6 +85,7 @@ class CacheModel:
 
 class Request(NamedTuple):
     salt: int
+    table: int
     tokens: Tokens
     pages: list[int]
     is_source: bool
@@ -113,18 +114,20 @@ class Cache(RuleBasedStateMachine):
 
     def depends_on(self, request: Request, page: int) -> Hashable:
         end = len(request.tokens) if request.is_source else PAGE * (page + 1)
-        return request.is_source, request.salt, request.tokens[:end], page * request.is_source
+        keys = request.is_source, request.salt, request.table
+        return *keys, request.tokens[:end], page * request.is_source
 
-    @rule(salt=st.integers(0, 1), tokens=TEXTS, is_source=st.booleans())
-    def begin(self, salt: int, tokens: Tokens, is_source: bool) -> None:
+    @rule(salt=st.integers(0, 1), table=st.integers(0, 2), tokens=TEXTS, is_source=st.booleans())
+    def begin(self, salt: int, table: int, tokens: Tokens, is_source: bool) -> None:
         """A request looks for its pages and writes the others, if there are enough."""
+        table *= not is_source
         if is_source:
             found = self.cache.find_source(salt, tokens) or []
             assert found == self.model.find_source(salt, tokens)
         else:
-            found = self.cache.find(salt, tokens)
-            assert found == self.model.find(salt, tokens)
-        request = Request(salt, tokens, list(found), is_source)
+            found = self.cache.find(salt, table, tokens)
+            assert found == self.model.find(salt, table, tokens)
+        request = Request(salt, table, tokens, list(found), is_source)
         for place, page in enumerate(found):
             assert self.written[page] == self.depends_on(request, place)
         missing = len(pages_of(tokens)) - len(found)
@@ -149,8 +152,8 @@ class Cache(RuleBasedStateMachine):
             self.model.remember(Key(SOURCE, request.salt, request.tokens), request.pages)
         else:
             tokens = request.tokens[: data.draw(st.sampled_from([1000, PAGE, 2 * PAGE + 1]))]
-            self.cache.insert(request.salt, tokens, request.pages)
-            self.model.insert(request.salt, tokens, request.pages)
+            self.cache.insert(request.salt, request.table, tokens, request.pages)
+            self.model.insert(request.salt, request.table, tokens, request.pages)
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -193,13 +196,13 @@ def remembered(
 ) -> list[int]:
     """The pages of a prompt that has ended."""
     pages: list[int] = pool.allocate(len(pages_of(tuple(tokens))))
-    cache.insert(salt, tokens, pages)
+    cache.insert(salt, 0, tokens, pages)
     pool.release(pages)
     return pages
 
 
 def found(cache: PrefixCache, pool: PageAllocator, tokens: list[int], salt: int = 0) -> list[int]:
-    pages: list[int] = cache.find(salt, tokens)
+    pages: list[int] = cache.find(salt, 0, tokens)
     pool.release(pages)
     return pages
 
@@ -235,15 +238,15 @@ def test_a_page_behind_a_forgotten_one_is_not_found(buckets: int) -> None:
     pool = PageAllocator(5)
     cache = PrefixCache(pool, buckets=buckets)
     ended, goes_on = pool.allocate(2), pool.allocate(3)
-    cache.insert(0, texts(1, 2), ended)
-    cache.insert(0, texts(1, 2, 3), goes_on)  # its third page follows those that came first
+    cache.insert(0, 0, texts(1, 2), ended)
+    cache.insert(0, 0, texts(1, 2, 3), goes_on)  # its third page follows those that came first
     pool.release(ended)
     assert found(cache, pool, texts(1, 2, 3)) == [*ended, goes_on[2]]
     assert pool.allocate(2) == ended
-    cache.insert(0, texts(8, 9), ended)
+    cache.insert(0, 0, texts(8, 9), ended)
     assert found(cache, pool, texts(8, 9, 3)) == ended
     assert found(cache, pool, texts(1, 2, 3)) == []
-    cache.insert(0, texts(1, 2, 3), goes_on)
+    cache.insert(0, 0, texts(1, 2, 3), goes_on)
     assert found(cache, pool, texts(1, 2, 3)) == goes_on
     assert found(cache, pool, texts(8, 9, 3)) == ended
     assert found(cache, pool, texts(7)) == []
@@ -263,7 +266,7 @@ def test_a_source_is_found_whole(length: int, buckets: int) -> None:
     for other in (source[:-1], [*source, 0], [*source[:-1], -1], [-1, *source[1:]]):
         assert cache.find_source(3, other) is None
     assert cache.find_source(4, source) is None
-    assert cache.find(3, source) == []
+    assert cache.find(3, 0, source) == []
     assert cache.stats == (7 * length, length)
 
 
@@ -293,7 +296,7 @@ def test_pages_outlive_the_cache() -> None:
     cache = PrefixCache(pool)
     remembered(cache, pool, texts(1, 2))
     owned = pool.allocate(1)
-    cache.insert(0, texts(5), owned)
+    cache.insert(0, 0, texts(5), owned)
     del cache
     pool.check()
     assert pool.allocate(3) is not None and pool.used == 4
@@ -303,9 +306,9 @@ def test_misuse() -> None:
     pool = PageAllocator(4)
     cache = kernels.PrefixCache(pool)
     with pytest.raises(_C.Error, match="33 tokens fill 2 pages, got 1"):
-        cache.insert(0, texts(1, 2, rest=1), pool.allocate(1))
+        cache.insert(0, 0, texts(1, 2, rest=1), pool.allocate(1))
     with pytest.raises(_C.Error, match="page 3 is not owned"):
-        cache.insert(0, texts(1), [3])
+        cache.insert(0, 0, texts(1), [3])
     with pytest.raises(_C.Error, match="page must be 0 to 3, got 4"):
         cache.insert_source(0, [1], [4])
     with pytest.raises(_C.Error, match="a source of 17 tokens takes 2 pages, got 3"):

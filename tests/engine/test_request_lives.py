@@ -62,12 +62,13 @@ class Lives:
             request = self.waiting.pop(waiting.id)
             self.pass_others(waiting.id, request.priority)
             search = self.cache.find_source if request.is_source else self.cache.find
-            pages = search(request.salt, request.tokens) or []
+            where = (request.salt,) if request.is_source else (request.salt, 0)  # and the table
+            pages = search(*where, request.tokens) or []
             new = self.pool.allocate(waiting.pages - len(pages))
             assert new is not None, "what fits without the cache fits with it"
             self.running[waiting.id] = request, pages + new
             insert = self.cache.insert_source if request.is_source else self.cache.insert
-            insert(request.salt, request.tokens, (pages + new)[: -request.own_pages])
+            insert(*where, request.tokens, (pages + new)[: -request.own_pages])
 
     def pass_others(self, admitted: int, priority: int) -> None:
         """Nobody who came before is passed too often."""

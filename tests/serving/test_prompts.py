@@ -52,6 +52,20 @@ def test_what_is_found_again(name: str, device: str) -> None:
         assert engine.stats()["prefix_queries"] == 5 * looked_for
 
 
+def test_a_source_is_found_where_it_stands(device: str) -> None:
+    """Masked tokens before it or within it move its tokens; those behind it do not."""
+    model, text = ours("marian", device), LONG[:12]
+    masks = [[1] * 12, [0] * 3 + [1] * 12, [1] * 12 + [0] * 3, [1] * 4 + [0] * 3 + [1] * 8]
+    with tight_engine(model, rows=8, pages=40) as engine:
+        for mask in [*masks, *masks]:
+            tokens = iter(text)
+            ids = [next(tokens) if real else 9 for real in mask]
+            options: dict[str, Any] = {"max_new_tokens": 6, **FULL}
+            expected = model.generate([ids], attention_mask=[mask], **options)
+            assert_same(engine.submit(ids, mask, **options).result(60), expected, device)
+        assert engine.stats()["prefix_hits"] == 3 * 12
+
+
 def test_nothing_is_found_where_caching_is_off(device: str) -> None:
     with decoding.Engine(ours("gpt2", device), prefix_caching=False) as engine:
         for _ in range(2):

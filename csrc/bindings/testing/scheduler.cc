@@ -43,24 +43,24 @@ void bind_page_allocator(py::module_& kernels) {
 }
 
 void bind_prefix_cache(py::module_& kernels) {
-  const py::arg salt("salt"), tokens("tokens"), pages("pages");
+  const py::arg salt("salt"), table("table"), tokens("tokens"), pages("pages");
   py::class_<PrefixCache>(kernels, "PrefixCache", "Pages by their tokens; as in prefix_cache.h.")
       .def(py::init<PageAllocator&, bool, int>(), py::keep_alive<1, 2>(), py::arg("pool"),
            py::arg("enabled") = true, py::arg("buckets") = 0)
       .def(
           "find",
-          [](PrefixCache& cache, uint64_t of, const Ints& text) {
+          [](PrefixCache& cache, uint64_t of, int by, const Ints& text) {
             Ints to;
-            cache.find(of, text, to);
+            cache.find(of, by, text, to);
             return to;
           },
-          "The pages of the longest known beginning.", salt, tokens)
+          "The pages of the longest known beginning.", salt, table, tokens)
       .def(
           "insert",
-          [](PrefixCache& cache, uint64_t of, const Ints& text, const Ints& list) {
-            cache.insert(of, text, list);
+          [](PrefixCache& cache, uint64_t of, int by, const Ints& text, const Ints& list) {
+            cache.insert(of, by, text, list);
           },
-          salt, tokens, pages)
+          salt, table, tokens, pages)
       .def(
           "find_source",
           [](PrefixCache& cache, uint64_t of, const Ints& text) {

@@ -10,7 +10,6 @@
 #include "core/spec.h"
 #include "engine/model/cache.h"
 #include "engine/search/batch.h"
-#include "kernels/attention/rotary.h"
 #include "kernels/search/beam.h"
 #include "kernels/search/config.h"
 #include "kernels/search/step.h"
@@ -139,11 +138,6 @@ struct Inputs {
 // How many positions of the prompts are read one by one.
 inline int prefix_of(const Batch& batch, const ModelSpec& spec) {
   return spec.encoder ? batch.prompt_offsets[1] - 1 : 0;
-}
-
-inline RotaryTables rotary_tables(const StackSpec& spec) {
-  if (!spec.rotary) return {};
-  return {spec.rotary->tables, spec.rotary->original, spec.positions};
 }
 
 inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& spec) {

@@ -16,6 +16,15 @@ std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_en
   return std::span(request.prompt).first(request.prompt.size() - 1);
 }
 
+// Whether keys and values of the source follow from its tokens alone: where others are masked
+// before or between them, they follow from their positions, too.
+bool is_in_place(const RunnerRequest& request) {
+  for (size_t i = 0; i < request.source.size(); ++i) {
+    if (request.source_positions[i] != static_cast<int32_t>(i)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void Scheduler::enqueue(int64_t id, Submission&& submission) {
@@ -64,16 +73,23 @@ bool Scheduler::has_pages(const Waiting& waiting) const {
   return overcommit_->admits(given, shared_pages(given));
 }
 
+// By which keys of its prompt are rotated.
+int Scheduler::rotary_table(const RunnerRequest& request) const {
+  return rotary_tables_.of_length(static_cast<int>(request.prompt.size()));
+}
+
 void Scheduler::admit(int64_t id, Entry& entry) {
   const RunnerRequest& given = entry.given.request;
   Admitted& admitted = entry.admitted;
   admitted.request = &given;
   const auto tokens = shared_tokens(given, has_encoder_);
   if (has_encoder_) {
-    const bool is_known = cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
+    const bool is_known =
+        is_in_place(given) && cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
     entry.read = is_known ? static_cast<int>(tokens.size()) : 0;
   } else {
-    entry.read = kPageSize * cache_.find(entry.given.salt, tokens, admitted.shared_pages);
+    entry.read = kPageSize *
+                 cache_.find(entry.given.salt, rotary_table(given), tokens, admitted.shared_pages);
   }
   const int found = static_cast<int>(admitted.shared_pages.size());
   pages_.allocate(shared_pages(given) - found, admitted.shared_pages);
@@ -158,11 +174,13 @@ void Scheduler::stop(double now) {
 
 // The pages of a text that has been read may serve others.
 void Scheduler::remember(const Entry& entry) {
-  const auto tokens = shared_tokens(entry.given.request, has_encoder_);
-  if (has_encoder_) {
-    cache_.insert_source(entry.given.salt, tokens, entry.admitted.shared_pages);
-  } else {
-    cache_.insert(entry.given.salt, tokens, entry.admitted.shared_pages);
+  const RunnerRequest& given = entry.given.request;
+  const auto tokens = shared_tokens(given, has_encoder_);
+  const auto& pages = entry.admitted.shared_pages;
+  if (!has_encoder_) {
+    cache_.insert(entry.given.salt, rotary_table(given), tokens, pages);
+  } else if (is_in_place(given)) {
+    cache_.insert_source(entry.given.salt, tokens, pages);
   }
 }
 

@@ -8,7 +8,10 @@ namespace decoding {
 namespace {
 
 constexpr int32_t kNone = -1;
-constexpr uint64_t kStart = 0, kSource = ~uint64_t{0};  // parents that are no entries
+
+// Parents that are no entries: of a source, and of the first page of a prompt.
+constexpr uint64_t kSource = ~uint64_t{0};
+uint64_t start_of(int table) { return table == 0 ? 0 : kSource - static_cast<uint64_t>(table); }
 
 std::span<const int32_t> page_tokens(std::span<const int32_t> tokens, size_t page) {
   const size_t begin = page * kPageSize;
@@ -38,10 +41,11 @@ PrefixCache::~PrefixCache() {
   pool_.on_reclaim(nullptr);
 }
 
-int PrefixCache::find(uint64_t salt, std::span<const int32_t> tokens, std::vector<int32_t>& to) {
+int PrefixCache::find(uint64_t salt, int table, std::span<const int32_t> tokens,
+                      std::vector<int32_t>& to) {
   if (!enabled_) return 0;
   const size_t full = tokens.size() / kPageSize;
-  uint64_t parent = kStart;
+  uint64_t parent = start_of(table);
   size_t found = 0;
   for (; found < full; ++found) {
     const int32_t page = lookup({parent, salt, page_tokens(tokens, found)});
@@ -54,12 +58,12 @@ int PrefixCache::find(uint64_t salt, std::span<const int32_t> tokens, std::vecto
   return static_cast<int>(found);
 }
 
-void PrefixCache::insert(uint64_t salt, std::span<const int32_t> tokens,
+void PrefixCache::insert(uint64_t salt, int table, std::span<const int32_t> tokens,
                          std::span<const int32_t> pages) {
   if (!enabled_) return;
   const size_t full = tokens.size() / kPageSize;
   CHECK(pages.size() >= full, tokens.size(), " tokens fill ", full, " pages, got ", pages.size());
-  uint64_t parent = kStart;
+  uint64_t parent = start_of(table);
   for (size_t i = 0; i < full; ++i) {
     const Key key{parent, salt, page_tokens(tokens, i)};
     int32_t page = lookup(key);

@@ -3,7 +3,8 @@
 // An entry is some tokens, their pages and the entry before them: one full page of a prompt behind
 // the page before it, or a whole source, whose keys and values all depend on all of its tokens. The
 // hash of an entry only chooses a bucket; parents, salts and tokens are compared, so that no two
-// texts are ever taken for one another.
+// texts are ever taken for one another. The parent of a prompt's first page says by which table its
+// keys are rotated (rotary.h), where a model has several.
 //
 // The pool keeps the pages and says which of them it reclaims; then their entry is forgotten. A
 // page of a prompt whose parent is forgotten before it is never found again: numbers of entries are
@@ -38,13 +39,15 @@ class PrefixCache {
 
   // Appends the pages of the longest known beginning of a prompt, with a reference on each, and
   // returns their number. Without its last token, where that is to be computed in any case.
-  // salt: of a tenant, who finds the pages of no other.
-  int find(uint64_t salt, std::span<const int32_t> tokens, std::vector<int32_t>& to);
+  // salt: of a tenant, who finds the pages of no other. table: of the prompt's rotation.
+  int find(uint64_t salt, int table, std::span<const int32_t> tokens, std::vector<int32_t>& to);
   // Remembers the full pages of a prompt, which must be owned and written. Where tokens are known
   // with another page, that one stays.
-  void insert(uint64_t salt, std::span<const int32_t> tokens, std::span<const int32_t> pages);
+  void insert(uint64_t salt, int table, std::span<const int32_t> tokens,
+              std::span<const int32_t> pages);
 
-  // As find and insert, of all pages of an encoder's whole source. false: nothing was appended.
+  // As find and insert, of all pages of an encoder's whole source, whose positions must be those
+  // of its tokens. false: nothing was appended.
   bool find_source(uint64_t salt, std::span<const int32_t> tokens, std::vector<int32_t>& to);
   void insert_source(uint64_t salt, std::span<const int32_t> tokens,
                      std::span<const int32_t> pages);
@@ -57,7 +60,7 @@ class PrefixCache {
 
  private:
   struct Key {
-    uint64_t parent;  // number of the entry before it, or kStart or kSource
+    uint64_t parent;  // number of the entry before it, or start_of() or kSource
     uint64_t salt;
     std::span<const int32_t> tokens;
   };

@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/thread.h"
 #include "engine/scheduler/clock.h"
+#include "engine/search/batch.h"
 #include "engine/search/faults.h"
 #include "kernels/attention/pages.h"
 
@@ -26,6 +27,7 @@ Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec
       limits_(limits),
       has_encoder_(spec.encoder.has_value()),
       has_own_pages_(!spec.decoder.convolution),
+      rotary_tables_(rotary_tables(spec.decoder)),
       page_bytes_(page_bytes),
       pages_(limits.pages),
       cache_(pages_, caches),

@@ -30,6 +30,7 @@
 #include "engine/scheduler/reading_budget.h"
 #include "engine/scheduler/request_queue.h"
 #include "engine/search/request_class.h"
+#include "kernels/attention/rotary.h"
 
 namespace decoding {
 
@@ -127,12 +128,14 @@ class Scheduler {
   void publish();
   void cancel_all();
   void check_fits(const RunnerRequest& request) const;
+  int rotary_table(const RunnerRequest& request) const;
   int shared_pages(const RunnerRequest& request) const;
   int own_pages(const RunnerRequest& request) const;
 
   Runner& runner_;
   const RunnerLimits limits_;
   const bool has_encoder_, has_own_pages_;  // convolutions have none
+  const RotaryTables rotary_tables_;
   const int64_t page_bytes_;
 
   // The loop's own.

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/spec.h"
 #include "engine/search/request.h"
+#include "kernels/attention/rotary.h"
 
 namespace decoding {
 
@@ -86,6 +87,11 @@ inline void check_source(const Batch& batch, const StackSpec& encoder, const Lim
             "its ends may be masked");
     }
   }
+}
+
+inline RotaryTables rotary_tables(const StackSpec& spec) {
+  if (!spec.rotary) return {};
+  return {spec.rotary->tables, spec.rotary->original, spec.positions};
 }
 
 // Throws where the batch or the request goes beyond the limits or the model's tables.

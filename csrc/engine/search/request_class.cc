@@ -59,6 +59,7 @@ Request sentence_of(const Request& all, int sentence) {
   one.stop_first = {all.stop_first[sentence]};
   one.stop_table_owner = all.stop_table_owner;
   one.stop_states = all.stop_states;
+  one.id_ranges = all.id_ranges;
   SentenceConfig& config = one.configs[0] = all.configs[sentence];
   ProcessorConfig& p = config.processors;
   WordCopy words(all, one);
