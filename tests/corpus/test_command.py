@@ -68,6 +68,15 @@ def test_scores_of_translations(program: Program) -> None:
     assert " ||| -0." in same(program, "translate", "-m", DEMO, "--scores", "--num-beams", "2")
 
 
+def test_options_that_are_0_or_false(program: Program) -> None:
+    Path("in.txt").write_text(GERMAN.replace("\n\n", "\n"))
+    options = ("--num-beams", "2", "--scores", "--length-penalty", "0", "--early-stopping", "false")
+    assert " ||| -2." in same(program, "translate", "-m", DEMO, *options)
+    Path("texts").write_text("Once upon a time\nThe dog\n")
+    options = ("--do-sample", "--seed", "0", "--top-k", "0", "--max-new-tokens", "20")
+    same(program, "generate", "-m", STORIES, *options, name="texts")
+
+
 def test_generate(program: Program) -> None:
     """Each row has its own seed, and signs for newlines."""
     Path("in.txt").write_text("Once upon a time\n\nThe dog\\nA cat\nOne day,\n")

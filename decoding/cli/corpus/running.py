@@ -40,7 +40,7 @@ def run_job(args: argparse.Namespace, command: str, options: dict[str, Any]) -> 
         args.model,
         args.field,
         {name: value for name, value in load.items() if value not in (None, False, "auto")},
-        {name: value for name, value in options.items() if value not in (None, False, "")},
+        {name: value for name, value in options.items() if value is not None and value != ""},
     )
     try:
         done = run(
