@@ -8,13 +8,16 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 
 import decoding
+from decoding.server.openai.answers import chunks
 from decoding.serving import Settings, create_app
 from tests.server.live import Live, raw
 from tests.server.models import STORIES, engine
@@ -47,6 +50,20 @@ def test_who_goes_away_cancels_its_request(stream: bool, live: Live) -> None:
     live.assert_idle()
     assert time.monotonic() - began < 1
     assert steps(live) - before < whole / 2, "most of it was not computed"
+
+
+def test_who_goes_while_pieces_of_several_prompts_wait_for_it() -> None:
+    async def pieces(index: int) -> AsyncGenerator[int, None]:
+        for _ in range(20):
+            yield index
+
+    async def go() -> None:
+        answers: Any = SimpleNamespace(prompts=["a", "b"], pieces=pieces)
+        async with aclosing(chunks(answers)) as read:
+            await anext(read)
+            await asyncio.sleep(0.01)  # the queue is full
+
+    asyncio.run(asyncio.wait_for(go(), 10))
 
 
 def test_a_storm(live: Live) -> None:

@@ -195,8 +195,10 @@ async def chunks(answers: Answers) -> AsyncGenerator[Piece, None]:
     async def read_all() -> None:
         try:
             await asyncio.gather(*tasks)
-        finally:
+        except Exception:
             await queue.put(None)
+            raise
+        await queue.put(None)  # not where this is cancelled: then nobody reads, and it may be full
 
     tasks = [asyncio.create_task(read(i)) for i in range(len(answers.prompts))]
     reader = asyncio.create_task(read_all())
