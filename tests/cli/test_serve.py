@@ -28,6 +28,8 @@ def test_arguments(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         f"--model {DEMO} --deadline 0": "must be seconds above 0",
         f"--model {DEMO} --model demo={DEMO}": "two models are named demo: pass --model NAME=DIR",
         f"--model {DEMO} --ssl-keyfile nowhere.pem": "there is no file 'nowhere.pem'",
+        f"--model {DEMO} --ssl-keyfile {__file__}": "needs the certificate: pass --ssl-certfile",
+        f"--model {DEMO} --port 65536": "must be from 0 to 65535, got '65536'",
         f"--model {DEMO} --max-beam 3": "did you mean --max-beams?",
         "--model nowhere": "nowhere",
         f"--model {DEMO} --api-key=": "an API key must not be empty",

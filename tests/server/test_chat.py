@@ -81,6 +81,8 @@ def test_logprobs_of_a_stream(client: Any, monkeypatch: pytest.MonkeyPatch) -> N
         ({"messages": []}, "messages must be a list of at least one"),
         ({"messages": [[{"role": "user", "content": "a"}]]}, "those of one chat"),
         ({"messages": ["a"]}, "messages[0] must be a mapping"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "be of type text"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "must have a text"),
         ({"response_format": {"type": "json_object"}}, "response_format must be text"),
         ({"tool_choice": "required"}, "tool_choice must be none or auto"),
         ({"functions": []}, "functions is not supported: pass tools"),
@@ -92,6 +94,15 @@ def test_errors(body: dict[str, Any], says: str, live: Live) -> None:
     given = {"model": "bytes", "messages": MESSAGES, "max_tokens": 3, **body}
     said = live.ask("/v1/chat/completions", given)
     assert said.status == 400 and says in said.json["error"]["message"]
+
+
+def test_the_text_of_a_message_may_come_in_parts(live: Live) -> None:
+    def tokens(content: object) -> object:
+        messages = [*MESSAGES[:-1], {"role": "user", "content": content}]
+        return live.ask("/tokenize", {"model": "bytes", "messages": messages}).json["tokens"]
+
+    parts = [{"type": "text", "text": text} for text in ("Hi", "you")]
+    assert tokens(parts[:1]) == tokens("Hi") and tokens(parts) == tokens("Hi\nyou")
 
 
 def test_tokens(live: Live) -> None:

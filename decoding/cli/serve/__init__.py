@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a model, and the name by which clients ask for it; may be given again",
     )
     add("--host", default="127.0.0.1", help="(default: 127.0.0.1, this machine alone)")
-    add("--port", type=int, default=8000, help="(default: 8000)")
+    add("--port", type=port, default=8000, help="(default: 8000); 0: one that is free")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--dtype", default="auto", help="as in `decoding translate` (default: by the stored type)")
     add_number_arguments(parser)
@@ -72,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--metrics-prefix", default="decoding", metavar="NAME", help="vllm for its dashboards")
     add("--log-level", choices=LEVELS, default="info", help="warning and above: no access log")
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def size(text: str) -> int:
@@ -121,6 +127,8 @@ def run(args: argparse.Namespace) -> None:
         from decoding.server.settings import Settings
     except ModuleNotFoundError as error:
         raise ValueError(f"decoding serve needs {error.name}: {EXTRA}") from None
+    if args.ssl_keyfile and not args.ssl_certfile:
+        raise ValueError("--ssl-keyfile needs the certificate: pass --ssl-certfile FILE, too")
     set_logging(args.log_level)
     names = [name.replace("-", "_") for name, *_ in LIMITS]
     limits: dict[str, Any] = {name: getattr(args, name) for name in names}

@@ -101,6 +101,7 @@ async def read_prompt(fields: Fields, served: Served, size: int) -> Prompt:
         raise ApiError(400, "messages must be a list of at least one message", param="messages")
     if isinstance(messages[0], list):
         raise ApiError(400, "messages must be those of one chat", param="messages")
+    messages = [with_text(message) for message in messages]
     template = {name: fields.pop(name, None) for name in ("tools", "documents")}
     for name, value in template.items():
         if value is not None and not isinstance(value, list):
@@ -111,6 +112,23 @@ async def read_prompt(fields: Fields, served: Served, size: int) -> Prompt:
         raise ApiError(400, f"chat_template_kwargs must not set {min(wrong)}")
     prompts, _ = await quickly(size, read_chats, served.model, messages, template | variables)
     return prompts[0]
+
+
+def with_text(message: Any) -> Any:
+    """A message whose content is one text. A client may send that in parts, which most templates
+    would write as Python writes a list; as in vLLM, each is a line. Raises ApiError for a part that
+    is no text."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return message
+    texts = []
+    for part in content:
+        if not (isinstance(part, dict) and part.get("type") == "text"):
+            raise ApiError(400, "a part of a message must be of type text", param="messages")
+        if not isinstance(part.get("text"), str):
+            raise ApiError(400, "a part of type text must have a text", param="messages")
+        texts.append(part["text"])
+    return {**message, "content": "\n".join(texts)}
 
 
 async def stream(call: Call, answers: Answers, with_usage: bool) -> AsyncGenerator[Any, None]:
