@@ -84,6 +84,16 @@ def text_of(path: Path) -> str:
             'text,n\n"a, ""b""",1\n"c\nd",2\n"e"f,3\n',
             'text,n,capitals\n"a, ""b""",1,"A, ""B"""\n"c\nd",2,"C\nD"\n,,\n',
         ),
+        (
+            ".csv",
+            'n,text\n1,24" a\n2,28" b\n3,c\n',
+            'n,text,capitals\n1,"24"" a","24"" A"\n2,"28"" b","28"" B"\n3,c,C\n',
+        ),
+        (
+            ".csv",
+            '\ufeff"n\nm",text\r\n1,a\rb\r\n2,"a\rb"\r\n',
+            '"n\nm",text,capitals\n,,\n2,"a\rb","A\rB"\n',
+        ),
     ],
 )
 def test_text_comes_back_with_answers(
@@ -96,6 +106,23 @@ def test_text_comes_back_with_answers(
     assert text_of(tmp_path / f"out{ending}{compression}") == expected
     run([source], f"{tmp_path}/folder/", rows=3, task=task)
     assert text_of(tmp_path / f"folder/in{ending}{compression}") == expected
+
+
+def test_a_lone_carriage_return_is_no_part_of_an_unquoted_cell(tmp_path: Path) -> None:
+    """A row that other readers would read as two is refused, not cut."""
+    source = write(tmp_path / "in.csv", "n,text\n1,Guten\rMorgen.\n2,b\n")
+    run([source], str(tmp_path / "out.csv"))
+    assert text_of(tmp_path / "out.csv") == "n,text,capitals\n,,\n2,b,B\n"
+    [failed] = text_of(tmp_path / "out.csv.job/errors.jsonl").splitlines()
+    assert json.loads(failed) == {
+        "file": str(source),
+        "row": 1,
+        "reason": "no row of CSV: a cell with an end of a line, or a lone \\r, needs quotes",
+        "text": "1,Guten\rMorgen.",
+    }
+    old = write(tmp_path / "old.csv", "n,text\r1,a\r")  # whose lines end with \r
+    with pytest.raises(ValueError, match=r"old.csv, line 1: no row of CSV: .* lone \\r"):
+        run([old], str(tmp_path / "out/old.csv"))
 
 
 def test_tsv_without_a_header(tmp_path: Path) -> None:

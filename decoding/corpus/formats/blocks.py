@@ -6,8 +6,9 @@ import codecs
 import csv
 import hashlib
 import io
-from collections.abc import Iterator
-from itertools import islice
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import IO, NamedTuple
 
 from decoding.corpus.formats import parquet
@@ -15,6 +16,9 @@ from decoding.corpus.formats.compressed import reading
 from decoding.corpus.formats.layout import FileType, Layout
 
 LONGEST = 1 << 26  # bytes of a CSV row: beyond them a quote was never closed
+# A quoted cell, with the quote that closes it or b"". Only at the start of a cell a quote opens it;
+# elsewhere it is text. A lone \r ends a row for csv.reader, so that a cell starts behind it.
+QUOTED = re.compile(rb'(?:\A|[,\r])"[^"]*(?:""[^"]*)*("?)')
 
 
 class Block(NamedTuple):
@@ -48,25 +52,29 @@ def blocks(path: str, type_: FileType, layout: Layout, rows: int, done: int) -> 
 
 def cut(text: IO[bytes], kind: str, path: str, encoding: str) -> Iterator[bytes]:
     """The rows of a text without the ends of their lines, and without a byte order mark."""
-    rows = csv_rows(text, path) if kind == "csv" else iter(text)
-    mark = codecs.BOM_UTF8 if codecs.lookup(encoding).name == "utf-8" else b""
-    for row in rows:
-        yield row.removeprefix(mark).removesuffix(b"\n").removesuffix(b"\r")
-        mark = b""
+    mark = codecs.BOM_UTF8 if codecs.lookup(encoding).name.startswith("utf-8") else b""
+    # The mark goes first: behind it, too, a quote is at the start of a cell.
+    lines = chain((line.removeprefix(mark) for line in islice(text, 1)), text)
+    for row in csv_rows(lines, path) if kind == "csv" else lines:
+        yield row.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def csv_rows(text: IO[bytes], path: str) -> Iterator[bytes]:
-    """A row ends with the first line behind which the number of quotes is even (RFC 4180)."""
-    row, first = b"", 0
-    for number, line in enumerate(text, 1):
-        first = first if row else number
+def csv_rows(lines: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """A row ends with the first line behind which no quoted cell is open, as csv.reader has it."""
+    row, is_open, first = bytearray(), False, 0
+    for number, line in enumerate(lines, 1):
+        if not is_open and b'"' not in line:  # most lines of most files
+            yield line
+            continue
+        first = first if is_open else number
         row += line
-        if row.count(b'"') % 2 == 0:
-            yield row
-            row = b""
+        is_open = b"" in QUOTED.findall(b'"' + line if is_open else line)
+        if not is_open:
+            yield bytes(row)
+            row.clear()
         elif len(row) > LONGEST:
-            raise ValueError(f"{path}, line {first}: a quote is opened here and never closed")
-    if row:
+            break
+    if is_open:
         raise ValueError(f"{path}, line {first}: a quote is opened here and never closed")
 
 
@@ -91,10 +99,14 @@ def columns_of(path: str, type_: FileType, encoding: str, header: bool) -> tuple
 
 
 def cells_of(text: str, kind: str) -> list[str]:
-    """Of a row of TSV, where quotes mean nothing, or CSV. Raises ValueError for wrong quotes."""
+    """Of a row of TSV, where quotes mean nothing, or CSV. Raises ValueError for wrong quotes, and
+    where the text is more than one row."""
     if kind == "tsv":
         return text.split("\t")
     try:
-        return next(csv.reader(io.StringIO(text, newline=""), strict=True), [""])
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[""]]
     except csv.Error as error:
         raise ValueError(f"no row of CSV: {error}") from None
+    if len(rows) > 1:
+        raise ValueError("no row of CSV: a cell with an end of a line, or a lone \\r, needs quotes")
+    return rows[0]

@@ -87,8 +87,9 @@ def joined(kind: str, cells: Sequence[str]) -> str:
     if kind == "tsv":
         return "\t".join(replaced(cell, SPACES) for cell in cells) + "\n"
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
+    # Python 3.10 and early releases of 3.11 quote a lone \r only if the end of a line has one.
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def shown(value: Any) -> str:
