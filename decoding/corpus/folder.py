@@ -59,7 +59,8 @@ class Written(NamedTuple):
 
 
 class Folder:
-    """Raises ValueError where another process works on the job."""
+    """recorded: the shards that the journal holds when work begins, finished: those of them whose
+    files are there, and new ones. Raises ValueError where another process works on the job."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,6 +71,7 @@ class Folder:
         except OSError:
             os.close(self._lock)
             raise ValueError(f"another process works on {path}: wait for its end") from None
+        self.recorded: dict[int, Finished] = {}
         self.finished: dict[int, Finished] = {}
 
     def manifest(self) -> dict[str, Any] | None:
@@ -99,14 +101,14 @@ class Folder:
                 shard = Finished.read(line)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{journal}, line {number} is damaged: {error}") from None
-            self.finished[shard.number] = shard
-        for number, shard in list(self.finished.items()):
+            self.recorded[shard.number] = shard
+        for number, shard in self.recorded.items():
             path = self.shard(number)
             is_whole = path.exists() and path.stat().st_size == shard.size
             if shard.errors and not self.errors(number).exists():
                 is_whole = False
-            if shard.set_aside or not is_whole:
-                del self.finished[number]
+            if is_whole and not shard.set_aside:
+                self.finished[number] = shard
         self._journal = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         os.ftruncate(self._journal, len(whole))
 
@@ -141,16 +143,20 @@ class Folder:
 
     def check(self, shard: Shard) -> bool:
         """Whether a shard is finished. Raises ValueError where it was one of another input."""
-        found = self.finished.get(shard.number)
-        if found is None:
-            return False
+        is_finished = shard.number in self.finished
+        if is_finished:
+            self.compare(shard)
+        return is_finished
+
+    def compare(self, shard: Shard) -> None:
+        """Raises ValueError where the journal holds this shard as one of another input."""
+        found = self.recorded.get(shard.number)
         now = (shard.source, shard.first, shard.rows, shard.digest)
-        if (found.source, found.first, found.rows, found.digest) != now:
+        if found and (found.source, found.first, found.rows, found.digest) != now:
             raise ValueError(
                 f"rows {shard.first + 1} to {shard.first + shard.rows} have changed since the job "
                 f"read them: remove {self.path} to begin again"
             )
-        return True
 
     def clean(self) -> None:
         """Removes the shards, which have been merged. A file system may take milliseconds for each,

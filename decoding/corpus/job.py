@@ -98,6 +98,7 @@ class Job:
             folder.begin()
             manifest = self._manifest(folder)
             if "done" in manifest:
+                self._check_inputs(folder, manifest["done"]["rows"])
                 return self._done(manifest["done"], 0, 0.0)
             status = Status(folder.path, self._progress)
             return self._work(folder, status, manifest)
@@ -131,6 +132,19 @@ class Job:
         if "done" in was and was["done"]["set_aside"]:
             del was["done"]
         return was
+
+    def _check_inputs(self, folder: Folder, rows: int) -> None:
+        """Raises ValueError where an input of a job that is done has changed: its shards have been
+        removed, but the journal still says what they read. rows: that the inputs had."""
+        found = 0
+        for shard in cut(self.plan.sources, self.plan.layout, self.plan.rows, [*folder.recorded]):
+            folder.compare(shard)
+            found += shard.rows
+        if found != rows:  # whole shards more or less, of which the journal says nothing
+            raise ValueError(
+                f"the inputs have {found} rows and had {rows} when the job read them: remove "
+                f"{folder.path} to begin again"
+            )
 
     def _work(self, folder: Folder, status: Status, manifest: dict[str, Any]) -> Done:
         setup = Setup(

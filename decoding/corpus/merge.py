@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,16 @@ def merge(plan: Plan, folder: Folder, rows: Sequence[int]) -> dict[str, Any]:
     for index, path in enumerate(plan.outputs):
         own = [s for s in shards if s.source == index or not plan.output.apart]
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = folder.path / f"output-{index}.tmp"
         parts = [folder.shard(shard.number) for shard in own]
         count = sum(shard.rows for shard in own)
-        if plan.output.type.kind == "parquet":
-            written = parquet.joined([str(part) for part in parts], str(temporary))
-            if written != count:
-                raise ValueError(f"{path} would have {written} rows, not {count}")
-        else:
-            join(parts, temporary)
-        size, checksum = temporary.stat().st_size, checksum_of(temporary)
-        move(temporary, path)
+        with appearing(path) as temporary:
+            if plan.output.type.kind == "parquet":
+                written = parquet.joined([str(part) for part in parts], str(temporary))
+                if written != count:
+                    raise ValueError(f"{path} would have {written} rows, not {count}")
+            else:
+                join(parts, temporary)
+            size, checksum = temporary.stat().st_size, checksum_of(temporary)
         done[path.name] = {"rows": count, "bytes": size, "sha256": checksum}
     return done
 
@@ -81,7 +81,20 @@ def join(parts: Sequence[Path], path: Path) -> None:
     sync(path)
 
 
-def move(temporary: Path, path: Path) -> None:
-    """In one step; the folder lies beside the output, so on the same file system."""
-    os.replace(temporary, path)
+@contextlib.contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A temporary file, which gets its name in one step at the end, or is removed.
+
+    It lies beside that name, not in the job's folder: a directory of outputs may be a mount point,
+    or a link to one, and no file is renamed from one file system to another. The output's name is
+    in its own, since jobs of several machines may share the directory; the next run overwrites what
+    a killed one has left.
+    """
+    temporary = path.with_name(f".{path.name}.job.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync(path.parent)

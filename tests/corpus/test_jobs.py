@@ -210,6 +210,19 @@ def test_who_resumes_a_finished_job_has_it(tmp_path: Path) -> None:
         job(tmp_path, ["a", "b"], resume=True)
 
 
+def test_a_finished_job_of_a_changed_input_is_refused(tmp_path: Path) -> None:
+    """Of the same size too, and where only shards are new."""
+    texts = ["a", "b", "c", "d", "e", "f\r"]
+    job(tmp_path, texts)
+    for changed, message in {
+        ("x", "b", "c", "d", "e", "f\r"): "rows 1 to 3 have changed since",
+        ("a", "b", "c", "d", "e", "f", ""): "the inputs have 7 rows and had 6 when",
+    }.items():
+        with pytest.raises(ValueError, match=f"{message}.*: remove .* to begin again"):
+            job(tmp_path, [*changed], resume=True)
+    assert job(tmp_path, texts, resume=True).computed == 0
+
+
 def interrupted(folder: Path, room: int, width: int) -> list[str]:
     """A job of five shards, each file of which may have so many bytes. width: of a line."""
     texts = [f"line {i}".ljust(width, ".") for i in range(15)]
@@ -235,7 +248,7 @@ FULL = {  # bytes of a file, of a line, and rows that are finished before the li
 def test_a_full_disk_costs_nothing_that_is_finished(what: str, tmp_path: Path) -> None:
     room, width, finished = FULL[what]
     texts = interrupted(tmp_path, room, width)
-    assert not (tmp_path / "out.txt").exists()
+    assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.txt.job"]
     done = job(tmp_path, texts, resume=True)
     assert (done.rows, done.errors) == (15, 0)
     assert 15 - done.computed in finished
