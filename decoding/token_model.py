@@ -167,8 +167,9 @@ class TokenModel(BoundModel):
         start() and then result(). many: more such calls are started before that. Raises all that
         generate() raises before anything runs."""
         shortlist = pop_old_name(options, shortlist)
+        ids, attention_mask = self._as_ids(given_ids(input_ids, inputs), attention_mask)
         arguments = GenerateInputs(
-            self._as_ids(given_ids(input_ids, inputs), attention_mask),
+            ids,
             attention_mask,
             decoder_input_ids,
             generation_config,
@@ -221,8 +222,9 @@ class TokenModel(BoundModel):
         """
         given = dict(options)
         shortlist = pop_old_name(given, shortlist)
+        ids, attention_mask = self._as_ids(given_ids(input_ids, inputs), attention_mask)
         arguments = GenerateInputs(
-            self._as_ids(given_ids(input_ids, inputs), attention_mask),
+            ids,
             attention_mask,
             decoder_input_ids,
             generation_config,
@@ -252,14 +254,15 @@ class TokenModel(BoundModel):
 
         return compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
 
-    def _as_ids(self, given: Any, attention_mask: Any) -> Any:
-        """Ids as they are, those of texts."""
+    def _as_ids(self, given: Any, attention_mask: Any) -> tuple[Any, Any]:
+        """Ids and their mask as they are, or those of texts, of which nothing is padding."""
         if not is_text(given):
-            return given
+            return given, attention_mask
         if attention_mask is not None:
             raise ValueError("attention_mask belongs to ids: leave it out, or pass input_ids")
         texts, _ = as_texts("input_ids", given)
-        return self.tokenizer.encode_batch(texts).lists()
+        ids = self.tokenizer.encode_batch(texts).lists()
+        return ids, [[1] * len(row) for row in ids]
 
     def score(
         self,

@@ -150,7 +150,8 @@ def stream(
             own = {**given, "max_new_tokens": new_tokens(model.spec, config, [prompt])}
             if seed is not None:
                 own["seed"] = (seed + line) % 2**64
-            steps = model.stream([prompt.ids], **{**own, **prompt.options})
+            own |= prompt.options
+            steps = model.stream([prompt.ids], attention_mask=[prompt.mask], **own)
             for piece in pieces(model.tokenizer, prompt.shown, counted(steps, tokens)):
                 sink.write(replaced(piece, signs))
         sink.write("\n")

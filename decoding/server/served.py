@@ -190,13 +190,14 @@ class Served:
     ) -> decoding.Request[Any]:
         assert self.engine is not None
         submit: Callable[..., decoding.Request[Any]] = self.engine.submit
+        given = [ids], [[1] * len(ids)]  # nothing is padding: a prompt may have the pad token, too
         if left <= 0:
             raise TimeoutError("the request was not done within its deadline")
         try:
             with reading:
                 if config.stop_strings:  # whose table may take a while
-                    return await uncancelled(submit, [ids], deadline=left, **options)
-                return submit([ids], deadline=left, **options)
+                    return await uncancelled(submit, *given, deadline=left, **options)
+                return submit(*given, deadline=left, **options)
         except decoding.Error as error:
             if self.engine.failure is not None:
                 raise

@@ -12,6 +12,7 @@ import numpy as np
 from decoding.engine.request import IGNORED
 from decoding.generation.call import Started
 from decoding.generation.config import GenerationConfig
+from decoding.generation.request import drawn_seed
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.arguments import FUNCTIONS, WATCHES, refuse, resolve_n_best
@@ -22,6 +23,19 @@ from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
 
 DEFAULT_NEW = 256  # tokens, where neither the caller nor the checkpoint sets a length
+
+
+# What else Tokenizer.apply_chat_template takes, and what this module decides.
+NO_VARIABLES = {
+    "conversation",
+    "add_generation_prompt",
+    "tokenize",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,11 @@ class Prompt:
     ids: list[int]
     shown: Sequence[int]
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def mask(self) -> list[int]:
+        """Nothing is padding: a text may have the pad token, too."""
+        return [1] * len(self.ids)
 
 
 def complete(model: TextModel, texts: Any, *, n_best: int | None = None, **options: Any) -> Any:
@@ -83,6 +102,8 @@ def read_chats(
 ) -> tuple[list[Prompt], bool]:
     """The prompts of one chat or several, and whether it is one."""
     check_decoder_only(model.spec, "chat")
+    if wrong := template.keys() & NO_VARIABLES:
+        raise ValueError(f"chat_template_kwargs must not set {min(wrong)}, which is no variable")
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     several = isinstance(messages, (list, tuple)) and bool(messages)
@@ -153,6 +174,7 @@ class Answers:
         self._count, self._competes = config.num_return_sequences, config.num_beams > 1
         self._started = model.start(
             [prompt.ids for prompt in prompts],
+            attention_mask=[prompt.mask for prompt in prompts],
             return_dict_in_generate=True,
             output_sequences_scores=self._competes,
             many=many,
@@ -244,6 +266,8 @@ def own_options(
     found: dict[str, Any] = {"max_new_tokens": new}
     for name in {name for prompt in prompts for name in prompt.options}:
         usual = found.get(name, getattr(config, name))
+        if name == "seed" and usual is None:
+            usual = [drawn_seed() for _ in prompts]
         each = usual if isinstance(usual, (list, tuple)) else [usual] * len(prompts)
         rows = zip(prompts, each, strict=True)
         found[name] = [prompt.options.get(name, value) for prompt, value in rows]

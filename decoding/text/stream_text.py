@@ -55,7 +55,8 @@ def stream_answer(model: StreamingModel, prompt: Prompt, options: dict[str, Any]
     given, config = resolved(model, options)
     check_one(config.num_return_sequences)
     given["max_new_tokens"] = new_tokens(model.spec, config, [prompt])
-    return pieces(model.tokenizer, prompt.shown, model.stream([prompt.ids], **given))
+    steps = model.stream([prompt.ids], attention_mask=[prompt.mask], **given)
+    return pieces(model.tokenizer, prompt.shown, steps)
 
 
 def stream_translation(model: StreamingModel, text: str, options: dict[str, Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@ what the published ones of a family are written with."""
 from __future__ import annotations
 
 import json
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,17 @@ def test_what_is_wrong(pair: tuple[Tokenizer, Any]) -> None:
     ours.chat_template = {"one": "1", "two": "2"}
     with pytest.raises(ValueError, match="has the chat templates one, two: name one of them"):
         ours.apply_chat_template([user])
+
+
+def test_words_of_an_enum(pair: tuple[Tokenizer, Any]) -> None:
+    class Role(str, Enum):
+        USER = "user"
+
+    ours, theirs = pair
+    template = "{% for m in messages %}{{ m.role == 'user' }} <{{ m['role'] + '>' }}{% endfor %}"
+    options: dict[str, Any] = {"chat_template": template, "tokenize": False}
+    expected = theirs.apply_chat_template([{"role": Role.USER}], **options)
+    assert ours.apply_chat_template([{"role": Role.USER}], **options) == expected == "True <user>"
 
 
 def test_a_model_without_a_template() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decoding
+from decoding.text.complete import NO_VARIABLES, answers, read_texts
 from decoding.text.hypotheses import Hypothesis
 from tests.support.demo import DEMO
 from tests.support.vocabularies import TEXT
@@ -107,6 +109,9 @@ def test_chats(pair: tuple[Any, Any, Any]) -> None:
         model.chat([CHAT, other], stream=True)
     with pytest.raises(TypeError, match="one answer can be streamed: leave n_best out"):
         model.chat(CHAT, stream=True, n_best=2)
+    for name in NO_VARIABLES:
+        with pytest.raises(ValueError, match=f"chat_template_kwargs must not set {name}"):
+            model.chat(CHAT, chat_template_kwargs={name: False})
     with pytest.raises(ValueError, match=r"chat 1 has \d+ tokens, and the model has 96 positions"):
         model.chat([CHAT, [{"role": "user", "content": "so " * 200}]])
 
@@ -260,6 +265,29 @@ def test_texts_in_generate(stories: decoding.Model) -> None:
         stories.generate(["a", 3])
     with pytest.raises(TypeError, match="input_ids must be a str or a list of str, got bytes"):
         stories.generate(b"a")
+
+
+def test_the_pad_token_in_a_text_counts(stories: decoding.Model) -> None:
+    """As where transformers' tokenizer gives the mask."""
+    text = "The <unk> cat <unk> was"
+    options: dict[str, Any] = {"max_new_tokens": 12, "pad_token_id": 0}
+    ids = [stories.tokenizer.encode(text)]
+    assert 0 in ids[0]
+    whole = stories.generate(ids, attention_mask=[[1] * len(ids[0])], **options)
+    assert torch.equal(stories.generate(text, **options), whole)
+    assert not torch.equal(stories.generate(ids, **options), whole), "its padding would not count"
+    expected = stories.complete(text, max_new_tokens=12)
+    assert stories.complete([text, "Lily"], **options)[0] == expected
+    assert "".join(stories.stream_text(text, **options)) == expected
+    assert stories.complete("Once<unk>", **options)
+
+
+def test_seeds_of_some_prompts(stories: decoding.Model) -> None:
+    seeded, free = read_texts(stories, ["Once", "The dog"])
+    prompts = [replace(seeded, options={"seed": 5}), free]
+    options = {"do_sample": True, "max_new_tokens": 20}
+    found = [answers(stories, prompts, None, options) for _ in range(3)]
+    assert len({first for first, _ in found}) == 1 < len({second for _, second in found})
 
 
 def test_the_default_of_generate_is_said(stories: decoding.Model) -> None:

@@ -108,7 +108,7 @@ async def read_prompt(fields: Fields, served: Served, size: int) -> Prompt:
             raise ApiError(400, f"{name} must be a list", param=name)
     template["continue_final_message"] = take(fields, "continue_final_message", flag, False)
     variables = take(fields, "chat_template_kwargs", mapping, {})
-    if wrong := variables.keys() & {*template, "tokenize", "chat_template", "return_dict"}:
+    if wrong := variables.keys() & {*template, "chat_template"}:
         raise ApiError(400, f"chat_template_kwargs must not set {min(wrong)}")
     prompts, _ = await quickly(size, read_chats, served.model, messages, template | variables)
     return prompts[0]

@@ -128,7 +128,9 @@ def plain(name: str, value: Any) -> Any:
     """A copy of a JSON value. Raises TypeError that names the place of what is none."""
     if value is None or isinstance(value, bool):
         return value
-    for kind in (str, int, float):  # not a subclass of them, which may have other methods
+    if isinstance(value, str):  # of a subclass, such as an Enum, what it holds
+        return str.__str__(value)
+    for kind in (int, float):  # not a subclass of them, which may have other methods
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, Mapping):
