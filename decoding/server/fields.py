@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -61,7 +62,13 @@ def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
 
 
-decode = json.JSONDecoder(parse_constant=refuse_constant).decode
+def finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text} is too large a number")
+    return value
+
+
+decode = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite).decode
 
 
 def read_form(body: bytes, lists: Collection[str]) -> Fields:

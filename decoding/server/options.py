@@ -20,7 +20,6 @@ from decoding.server.fields import Fields, mapping, take, text
 from decoding.server.served import Served
 from decoding.text.complete import resolved
 
-STOPS, STOP_CHARACTERS = 16, 128  # each character is a row of a table as wide as the vocabulary
 # Fields that every endpoint that generates knows, beside the names of generate().
 NAMES = (
     "best_of",
@@ -124,6 +123,7 @@ def read_options(fields: Fields, served: Served) -> dict[str, Any]:
         options["num_return_sequences"] = n
     if take(fields, "use_beam_search", flag, False):
         options.setdefault("num_beams", max(n, fields.pop("best_of", None) or n))
+        options.setdefault("do_sample", False)
     read_stops(fields, options)
     read_ends(fields, options, served)
     read_bias(fields, options)
@@ -143,24 +143,20 @@ def read_sampling(options: dict[str, Any]) -> None:
     if temperature == 0:
         del options["temperature"]
         options.setdefault("do_sample", False)
-    elif "num_beams" not in options and "do_sample" not in options:
+    elif options.get("num_beams", 1) == 1 and "do_sample" not in options:
         if temperature is not None or options.get("num_return_sequences", 1) != 1:
             options["do_sample"] = True
 
 
 def read_stops(fields: Fields, options: dict[str, Any]) -> None:
-    given = fields.pop("stop", None)
-    given = options.pop("stop_strings", None) if given is None else given
+    both = fields.pop("stop", None), options.pop("stop_strings", None)
+    if None not in both:
+        raise ApiError(400, "stop_strings is another name of stop: pass one of them", param="stop")
+    given = both[0] if both[1] is None else both[1]
     stops = [given] if isinstance(given, str) else given or []
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
         raise ApiError(400, "stop must be a string or a list of strings", param="stop")
     stops = [each for each in stops if each]
-    if len(stops) > STOPS or sum(map(len, stops)) > STOP_CHARACTERS:
-        raise ApiError(
-            400,
-            f"stop may have {STOPS} strings of {STOP_CHARACTERS} characters in all",
-            param="stop",
-        )
     if stops:
         options["stop_strings"] = stops
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from decoding.text.token_texts import token_texts
 LARGE = 8192  # characters whose ids are made in a thread, so that the loop goes on
 AHEAD = 2  # times the rows that step at once are inside an engine
 ALONE = 2  # requests that step alone are inside: one that runs, and the next
+STOPS, STOP_CHARACTERS = 16, 128  # each character is a row of a table as wide as the vocabulary
 INTERVAL = 0.02  # seconds between two pieces of a stream, at least
 PIECES = 1500  # of all streams in a second: they cost a tenth of a core
 T = TypeVar("T")
@@ -98,6 +99,14 @@ class Served:
                 raise ApiError(
                     400, f"{name}={getattr(config, name)}: this server allows {limit}", param=name
                 )
+        stops = listed(config.stop_strings)
+        is_own = stops == listed(self.model.generation_config.get("stop_strings"))
+        if not is_own and (len(stops) > STOPS or sum(map(len, stops)) > STOP_CHARACTERS):
+            raise ApiError(
+                400,
+                f"stop may have {STOPS} strings of {STOP_CHARACTERS} characters in all",
+                param="stop",
+            )
 
     def check_room(self, config: GenerationConfig) -> None:
         """Raises ApiError where too many wait already in front of where it steps."""
@@ -113,14 +122,19 @@ class Served:
                 "leave out logprobs, alignments, a best_of above n and alternatives that are drawn",
             )
 
-    def check_length(self, max_new_tokens: Any) -> None:
+    def allowed_length(self, length: int, options: Mapping[str, Any]) -> int:
+        """New tokens, where a request may have so many. Raises ApiError where its options ask for
+        more than the server allows."""
         most = self.settings.max_new_tokens
-        if most is not None and isinstance(max_new_tokens, int) and max_new_tokens > most:
+        if most is None or length <= most:
+            return length
+        if any(options.get(name) is not None for name in ("max_new_tokens", "max_length")):
             raise ApiError(
                 400,
-                f"max_new_tokens={max_new_tokens}: this server allows {most}",
+                f"max_new_tokens={length}: this server allows {most}",
                 param="max_new_tokens",
             )
+        return most
 
     @asynccontextmanager
     async def submitted(
@@ -213,6 +227,10 @@ class Entered:
     def leave(self) -> None:
         rows, self._rows = self._rows, 0
         self._gate.leave(rows)
+
+
+def listed(stops: str | Sequence[str] | None) -> list[str]:
+    return [stops] if isinstance(stops, str) else [*(stops or ())]
 
 
 async def uncancelled(

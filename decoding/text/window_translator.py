@@ -103,7 +103,7 @@ class WindowTranslator:
         self.unique, self.beams = unique, self.config.num_beams > 1
         self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far
-        self._calls = 0
+        self.calls = 0  # so far, each of which has a seed
         self._rows = max(self.config.num_beams, self.config.num_return_sequences)
         self._shortlist = as_shortlist(shortlist, model.spec, model.place.type)
         self.phases = Phases()
@@ -130,10 +130,10 @@ class WindowTranslator:
         own = limits if len(set(limits)) > 1 else limits[0]
         options |= {"max_new_tokens": own, "max_length": None}
         if self.config.do_sample and isinstance(self.config.seed, int):
-            options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
+            options["seed"] = (self.config.seed + self.calls) % 2**64  # not the same draws again
         if any(len(prompt) > 1 for prompt in prompts):
             options["decoder_input_ids"] = prompts
-        self._calls += 1
+        self.calls += 1
         return {
             "return_dict_in_generate": True,
             "output_sequences_scores": self.beams,

@@ -356,6 +356,8 @@ def test_several_likely_tokens_of_choices(client: Any) -> None:
         ({"stop": ["a"] * 17}, 400, "stop may have 16 strings"),
         ({"stop": ["a" * 129]}, 400, "128 characters"),
         ({"stop": 3}, 400, "stop must be a string or a list of strings"),
+        ({"stop_strings": ["a" * 129]}, 400, "128 characters"),
+        ({"stop": "", "stop_strings": ["a"]}, 400, "stop_strings is another name of stop"),
         ({"logprobs": 21}, 400, "logprobs must be at most 20"),
         ({"suffix": "end"}, 400, "suffix is not supported"),
         ({"stream_options": {"include_usage": True}}, 400, "needs stream=true"),
@@ -387,6 +389,25 @@ def test_the_client_knows_our_errors(client: Any) -> None:
         client.completions.create(model="gone", prompt="a")
     assert [model.id for model in client.models.list()][:2] == ["stories", "bytes"]
     assert client.models.retrieve("demo").id == "demo"
+
+
+def test_one_beam_samples_as_none_does(live: Live) -> None:
+    asked = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 1.7, "seed": 1}
+    greedy, *found = (
+        live.ask("/v1/completions", body).json["choices"][0]["text"]
+        for body in ({**asked, "temperature": 0}, asked, {**asked, "num_beams": 1})
+    )
+    assert found[0] == found[1] != greedy
+    searched = live.ask("/v1/completions", {**asked, "use_beam_search": True}).json
+    assert searched["choices"][0]["text"] == greedy
+
+
+def test_a_number_that_is_infinite_is_refused(live: Live) -> None:
+    """Also where null was asked for before, as JSON writes it."""
+    for value, status in ((b"null", 200), (b"1e999", 400), (b"null", 200)):
+        said = live.ask("/v1/completions", b'{"prompt": "a", "temperature": %s}' % value)
+        assert said.status == status
+    assert "1e999 is too large a number" in live.ask("/v1/completions", b'{"n": 1e999}').body
 
 
 def test_ends(live: Live) -> None:

@@ -39,6 +39,8 @@ def test_sizes(model: decoding.Model) -> None:
         assert said.json["error"]["param"] == "max_new_tokens"
         assert live.ask("/v1/completions", {"prompt": ["a"] * 3}).status == 400
         assert live.ask("/v1/completions", {"prompt": "a", "max_tokens": 20}).status == 200
+        [choice] = live.ask("/v1/completions", {"prompt": "a"}).json["choices"]
+        assert choice["finish_reason"] == "length", "what a client does not ask for is not refused"
 
 
 def test_chunks_of_a_body_are_counted(model: decoding.Model) -> None:

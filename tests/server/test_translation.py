@@ -12,6 +12,7 @@ import openai
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+from decoding.server.served import LARGE
 from decoding.server.translating.languages import ServedLanguages, client_code, name_of
 from decoding.text.tokenizers import MarianTokenizer
 from tests.server.live import Live
@@ -47,6 +48,23 @@ def test_lines_of_a_body_share_steps(live: Live) -> None:
 
     alone = [steps([line]) for line in LINES]
     assert steps(LINES) < sum(alone) / 2
+
+
+def test_what_is_drawn_for_a_text_depends_on_no_other(live: Live) -> None:
+    """Not on how long they are: long ones are cut in threads."""
+    asked = {"do_sample": True, "num_beams": 1, "temperature": 3.0, "seed": 4, "max_new_tokens": 6}
+
+    def second(first: str) -> str:
+        said = live.ask("/translate", {"q": [first, LINES[1]], **asked})
+        return str(said.json["translatedText"][1])
+
+    long = " ".join(LINES * 20)
+    assert len(long) > LARGE and second(long) == second(LINES[0])
+
+
+def test_stop_strings_are_limited(live: Live) -> None:
+    said = live.ask("/translate", {"q": "Danke!", "stop_strings": ["a" * 100, "b" * 100]})
+    assert said.status == 400 and "128 characters" in said.json["error"]
 
 
 def test_forms(live: Live) -> None:

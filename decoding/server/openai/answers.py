@@ -90,8 +90,7 @@ class Answers:
         with reading:
             found = new_tokens(self.served.model.spec, self.search.config, [self.prompts[index]])
         most = found if isinstance(found, int) else found[0]
-        self.served.check_length(most)
-        return most
+        return self.served.allowed_length(most, self.search.options)
 
     def _submitted(
         self, index: int, most: int, *, stream: bool

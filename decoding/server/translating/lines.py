@@ -21,6 +21,8 @@ from decoding.text.parts import Window
 from decoding.text.rows import Rows
 from decoding.text.window_translator import WindowTranslator
 
+PARTS = 1 << 16  # more than a text has, each of which has a seed
+
 
 @dataclass(frozen=True, eq=False)
 class Translation:
@@ -70,10 +72,16 @@ class Lines:
 
     async def translated(self) -> list[list[Hypothesis]]:
         """The translations of each text, best first."""
-        translator = copy(self.how.translator)
-        found = await together([self._line(translator, text) for text in self.texts])
+        lines = [self._line(self._translator(i), text) for i, text in enumerate(self.texts)]
+        found = await together(lines)
         self.served.metrics.answered(self.began, self.given, self.generated, ["stop"] * len(found))
         return [distinct(own)[: self.how.wanted] for own in found]
+
+    def _translator(self, place: int) -> WindowTranslator:
+        """For the text of that place, whose draws depend on no other's."""
+        translator = copy(self.how.translator)
+        translator.calls = place * PARTS
+        return translator
 
     @property
     def _left(self) -> float:
@@ -95,7 +103,8 @@ class Lines:
     ) -> list[Hypothesis]:
         chosen = np.array([part])
         options = translator.options_of(window, chosen)
-        self.served.check_length(options.get("max_new_tokens"))
+        length = options["max_new_tokens"]
+        options["max_new_tokens"] = self.served.allowed_length(length, translator.options)
         async with self.served.submitted(
             ids, translator.config, stream=False, left=self._left, **options
         ) as request:
