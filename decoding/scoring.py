@@ -17,6 +17,7 @@ from decoding.generation.batching import (
     TokenBatch,
     as_table,
     check_ids,
+    check_windows,
     common_device,
     source_batch,
     split,
@@ -203,6 +204,7 @@ def read(
                 f"labels must have the shape of input_ids, {list(given.ids.shape)}; "
                 f"got {list(table.shape)}"
             )
+        check_windows(given, spec.decoder)
         forced = continued(given, table)
     else:
         if len(table) != len(given):

@@ -16,6 +16,7 @@ import numpy as np
 from decoding.common.arrays import Array, is_tensor
 from decoding.common.device import Device
 from decoding.engine.request import PackedTokens
+from decoding.models.spec import StackSpec
 
 # Rows that a sub-batch has at most: enough for the matrix products to run at full speed, few enough
 # that sentences of about one length stay together and that memory is bounded.
@@ -140,6 +141,21 @@ def unless_all(mask: Array) -> Array | None:
 def both(a: Array | None, b: Array | None) -> Array | None:
     """a & b, None being all True."""
     return b if a is None else a if b is None else a & b
+
+
+def check_windows(batch: TokenBatch, decoder: StackSpec) -> None:
+    """Raises ValueError for a prompt with masked tokens between others where the decoder sees no
+    more than some of the last tokens: transformers counts masked ones, and here they are gone."""
+    if batch.mask is None or not any(decoder.window):
+        return
+    ends = batch.width - batch.mask[:, ::-1].argmax(1)
+    holed = ends - batch.first_columns > batch.lengths
+    if holed.any():
+        raise ValueError(
+            f"input_ids: row {holed.argmax()} has masked tokens between others, which this model's "
+            "sliding windows would count: mask ends alone. Without an attention_mask pad_token_id "
+            "is masked: where it is a token of the text, pass a mask of ones"
+        )
 
 
 def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Array, Array | None]:

@@ -13,6 +13,7 @@ from decoding.generation.batching import (
     TokenBatch,
     as_table,
     check_ids,
+    check_windows,
     prompt_batch,
     source_batch,
 )
@@ -58,7 +59,9 @@ def read_inputs(
         if decoder_ids is not None:
             raise ValueError("decoder_input_ids is for encoder-decoders: pass them as input_ids")
         pad, eos = fill_id(config), config.eos_token_id
-        return None, prompt_batch(input_ids, mask, spec.decoder.vocab, pad=pad, eos=eos)
+        prompt = prompt_batch(input_ids, mask, spec.decoder.vocab, pad=pad, eos=eos)
+        check_windows(prompt, spec.decoder)
+        return None, prompt
     source = source_batch(input_ids, mask, spec.encoder.vocab)
     positions = spec.encoder.positions
     if source.used_width > positions:

@@ -97,8 +97,9 @@ def as_mapping(base: GenerationConfig | Mapping[str, Any] | object | None) -> di
         return {}
     if isinstance(base, GenerationConfig):
         return set_only(vars(base))
-    if hasattr(base, "to_dict"):
-        base = base.to_dict()
+    if hasattr(base, "to_dict"):  # transformers' keeps a checkpoint's names that nobody knows
+        known = {*OPTIONS, *UNSUPPORTED, *ARGUMENTS}
+        base = {name: value for name, value in base.to_dict().items() if name in known}
     if isinstance(base, Mapping):
         return {name: v for name, v in set_only(base).items() if name not in METADATA}
     raise TypeError(

@@ -7,6 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
+# Where transformers keeps keys and values, which changes no token; Gemma 2 is published with one.
+CACHES = (
+    "dynamic",
+    "static",
+    "sliding_window",
+    "hybrid",
+    "hybrid_chunked",
+    "offloaded",
+    "offloaded_static",
+    "offloaded_hybrid",
+    "offloaded_hybrid_chunked",
+)
+
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     # processors
     "watermarking_config": (),
@@ -34,14 +47,14 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "speculation_type": (),
     "use_mtp": (False,),
     # caches and compilation
-    "cache_implementation": (),
+    "cache_implementation": CACHES,
     "cache_config": (),
     "max_cache_len": (),
     "past_key_values": (),
     "low_memory": (False,),
     "prefill_chunk_size": (),
     "compile_config": (),
-    "disable_compile": (False,),
+    "disable_compile": (False, True),
     "continuous_batching_config": (),
     "synced_gpus": (False,),
     # model inputs

@@ -251,6 +251,10 @@ def test_what_is_not_there_yet_is_refused_wherever_it_stands(name: str) -> None:
 
 def test_a_checkpoint_may_hold_what_is_no_option() -> None:
     resolve({}, None, {"transformers_version": "5.23.0", "of_our_trainer": 1})
+    resolve({}, transformers.GenerationConfig(of_our_trainer=1), {})
+    resolve({}, None, {"cache_implementation": "hybrid"})  # Gemma 2
+    with pytest.raises(NotImplementedError, match="cache_implementation='quantized'"):
+        resolve({}, None, {"cache_implementation": "quantized"})
     with pytest.raises(TypeError, match="of_our_trainer"):
         resolve({}, {"of_our_trainer": 1}, {})
     with pytest.raises(TypeError, match="generation_config"):

@@ -137,3 +137,21 @@ def test_the_table_of_models_has_every_architecture_of_transformers() -> None:
     tested = {family.architecture for family in FAMILIES.values()}
     tested |= {architecture for architecture, _ in ENCODERS.values()}
     assert known - tested == {"MarianMTModel", "GPT2LMHeadModel"}  # tests/fuzz/generate.py
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "llama"])
+def test_windows_count_no_masked_tokens(name: str) -> None:
+    """transformers' count them; masked ends change nothing, nor holes where there is no window."""
+    theirs = FAMILIES[name].model()
+    model = decoding.load(theirs, "cpu", dtype="float32", threads=1)
+    ids, ends, hole = torch.tensor([[10, 11, 12, 13, 14, 9, 9, 17]]), [0] * 3 + [1] * 5, [1] * 8
+    hole[5] = hole[6] = 0
+    for mask in (ends, hole):
+        options: dict[str, Any] = {"attention_mask": torch.tensor([mask]), "max_new_tokens": 6}
+        if mask is hole and name != "llama":
+            with pytest.raises(ValueError, match="row 0 has masked tokens between others"):
+                model.generate(ids, **options)
+            with pytest.raises(ValueError, match="row 0 has masked tokens between others"):
+                model.score(ids, attention_mask=options["attention_mask"])
+        else:
+            assert torch.equal(model.generate(ids, **options), theirs.generate(ids, **options))
