@@ -52,7 +52,7 @@ def convert(
         "rope_theta": positive(config, "rotary_emb_base"),
         "partial_rotary_factor": positive(config, "rotary_pct"),
     }
-    decoder, computed = llama.decoder_spec({**config, **named_as_llama})
+    decoder, computed = llama.decoder_spec({**config, **named_as_llama}, partial=True)
     parallel = flag(config, "use_parallel_residual")
     decoder = replace(decoder, rms=False, gated=False, parallel=parallel)
     layout = replace(

@@ -41,6 +41,6 @@ def convert(
     """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "qk_layernorm", False)
     eps = positive(config, "layer_norm_eps")
-    decoder, computed = llama.decoder_spec({**config, "rms_norm_eps": eps})
+    decoder, computed = llama.decoder_spec({**config, "rms_norm_eps": eps}, partial=True)
     decoder = replace(decoder, rms=False, gated=False, parallel=True, shared_norm=True)
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)

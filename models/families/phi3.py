@@ -34,6 +34,6 @@ def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an unsupported option or tensor."""
-    decoder, computed = llama.decoder_spec(config)
+    decoder, computed = llama.decoder_spec(config, partial=True)
     decoder = replace(decoder, window=llama.windows(config, lambda layer: True))
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)

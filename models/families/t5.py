@@ -157,7 +157,7 @@ def scales_output(config: Mapping[str, Any]) -> bool:
     before transformers 5 tell the two apart by what they tie."""
     if config.get("scale_decoder_outputs") is not None:
         return flag(config, "scale_decoder_outputs")
-    return flag(config, "tie_word_embeddings")
+    return config.get("tie_word_embeddings") is None or flag(config, "tie_word_embeddings")
 
 
 def stored_names(name: str, *, gated: bool) -> list[str]:
