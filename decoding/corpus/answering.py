@@ -142,14 +142,17 @@ class Generate:
 
     def read(self, row: Fields) -> Prompt | None:
         columns = self._task.columns(self._task.key, "1")
-        if not self._is_chat:
-            text = text_of(row, *columns)
-            prompts = read_texts(self._model, [text], ["the prompt"]) if text else []
-        else:
-            given = row.get(self._task.key)
-            messages = given if isinstance(given, list) else self._messages(text_of(row, *columns))
+        given = row.get(self._task.key) if self._is_chat else None
+        if not isinstance(given, list):
+            given = text_of(row, *columns)
+        if given == "":
+            prompts = []
+        elif self._is_chat:
+            messages = given if isinstance(given, list) else self._messages(given)
             template = {"continue_final_message": False, **self._template}
             prompts = read_chats(self._model, [messages], template)[0]
+        else:
+            prompts = read_texts(self._model, [given], ["the prompt"])
         new_tokens(self._model.spec, self._config, prompts)  # raises for one that is too long
         if not prompts:
             return None

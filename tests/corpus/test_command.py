@@ -89,6 +89,15 @@ def test_generate(program: Program) -> None:
     same(program, "generate", "-m", STORIES, *options, "--input-format", "json", name="in.jsonl")
 
 
+def test_an_empty_line_is_no_chat(program: Program) -> None:
+    Path("template").write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
+    Path("in.txt").write_text("Once upon a time\n\nThe dog\n")
+    chat = ("--chat", "--chat-template", "template", "--system", "Lily.")
+    found = same(program, "generate", "-m", STORIES, *chat, "--max-new-tokens", "8")
+    first, empty, last = found.splitlines()
+    assert first and last and not empty
+
+
 def test_prompts_that_are_too_long_fail_alone(program: Program) -> None:
     Path("in.txt").write_text("Once\n" + "upon a time " * 600 + "\nThe dog\n")
     done = program(
