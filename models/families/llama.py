@@ -68,15 +68,15 @@ def attention_biases(config: Mapping[str, Any]) -> frozenset[str]:
 def decoder_spec(
     config: Mapping[str, Any], *, partial: bool = False
 ) -> tuple[StackSpec, dict[str, Array]]:
-    """Of Llama, and the weight of its rotary positions. partial: whether these may turn a part of a
-    head; in transformers 5 only some families read that option, and the others leave it out."""
+    """Of Llama, and the weight of its rotary positions. partial: whether a part of a head may be
+    rotated; in transformers 5 only some families read that option, and the others leave it out."""
     hidden, layers = size(config, "hidden_size"), layer_count(config, "num_hidden_layers")
     heads, kv_heads, width = heads_of(config)
     turns, computed = rotary(config, width)
     if turns.size < width and not partial:
         raise ValueError(
-            f"the configuration: partial_rotary_factor turns {turns.size} of {width} numbers of a "
-            "head, and transformers turns all of this family's: leave it out if that is right"
+            f"the configuration: partial_rotary_factor rotates {turns.size} of {width} numbers of "
+            "a head, and transformers rotates all of this family's: leave it out if that is right"
         )
     spec = StackSpec(
         layers=layers,

@@ -114,7 +114,7 @@ def test_blooms_other_names(tmp_path: Path) -> None:
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "set factor to a number above 0"),
         ("llama", {"rope_parameters": {"full_attention": {}}}, "full_attention of rope_type"),
         ("llama", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "turns 3 numbers of heads"),
-        ("llama", {"partial_rotary_factor": 0.5}, "turns 4 of 8 numbers of a head, and trans"),
+        ("llama", {"partial_rotary_factor": 0.5}, "rotates 4 of 8 numbers of a head, and"),
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide"),
         ("llama", {"head_dim": 6}, r"o_proj.weight must have the shape \[32, 24\]"),
         (

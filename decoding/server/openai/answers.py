@@ -194,10 +194,8 @@ async def chunks(answers: Answers) -> AsyncGenerator[Piece, None]:
     async def read_all() -> None:
         try:
             await asyncio.gather(*tasks)
-        except Exception:
+        finally:
             await queue.put(None)
-            raise
-        await queue.put(None)  # not where this is cancelled: then nobody reads, and it may be full
 
     tasks = [asyncio.create_task(read(i)) for i in range(len(answers.prompts))]
     reader = asyncio.create_task(read_all())
@@ -208,6 +206,8 @@ async def chunks(answers: Answers) -> AsyncGenerator[Piece, None]:
     finally:
         for task in (reader, *tasks):
             task.cancel()
+        while not queue.empty():  # so that the last item, which nobody reads either, has room
+            queue.get_nowait()
         await asyncio.gather(reader, *tasks, return_exceptions=True)
 
 
