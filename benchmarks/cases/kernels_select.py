@@ -57,16 +57,21 @@ class SelectState:
     def __init__(self, place: Place, batch: int, beams: int, vocab: int, sums: Tensor) -> None:
         rows, groups = batch * beams, -(-vocab // 128)
         ints = {
-            **{"first": batch, "stop_now": batch, "finished_count": batch},
-            **{"done": batch, "fault": batch, "length": rows, "ids": rows, "at": rows},
-            **{"random_row": rows, "now": 2, "seen": 2, "arrivals": batch * (beams + 1) + 1},
+            **{"prompt_lengths": batch, "stop_now": batch, "finished_count": batch},
+            **{"done": batch, "fault": batch, "length": rows, "ids": rows, "positions": rows},
+            **{
+                "random_row": rows,
+                "state": 2,
+                "host_state": 2,
+                "arrivals": batch * (beams + 1) + 1,
+            },
         }
         self.tensors = {name: place.ints([0] * size) for name, size in ints.items()}
-        zeros = self.tensors["now"].new_zeros
+        zeros = self.tensors["state"].new_zeros
         self.tensors |= {
             "tokens": zeros(self.TARGET, rows),
             "parents": zeros(self.TARGET, rows),
-            "slots": zeros(2, rows, self.TARGET),
+            "cache_indirection": zeros(2, rows, self.TARGET),
             "finished": zeros(batch, beams, 5),
             "best": zeros(rows, 2 * beams, 2),
             "config": zeros(65536 + 512 * batch, dtype=torch.uint8),
@@ -89,6 +94,6 @@ class SelectState:
         self.reset()
 
     def reset(self) -> None:
-        self.tensors["now"].copy_(self.begin)
+        self.tensors["state"].copy_(self.begin)
         self.tensors["active"].copy_(self.sentences)
         self.tensors["sums"].copy_(self.sums)

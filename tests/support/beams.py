@@ -108,7 +108,7 @@ class Search:
             "sums": self.first_sums().repeat(count),
             "tokens": torch.full((steps, slots), -1, dtype=torch.int32),
             "parents": torch.full((steps, slots), -1, dtype=torch.int32),
-            "slots": torch.full((2, slots, steps), -1, dtype=torch.int32),
+            "cache_indirection": torch.full((2, slots, steps), -1, dtype=torch.int32),
             "stop_states": torch.full((steps, slots), -9, dtype=torch.int32),
             "finished": torch.full((count, self.places(), 5), -1, dtype=torch.int32),
             "finished_count": torch.zeros(count, dtype=torch.int32),
@@ -117,7 +117,7 @@ class Search:
         }
         self.steps = {}
         late = self.late or (0,) * count
-        first = torch.zeros(count).int()
+        zeros = torch.zeros(count).int()
         active, ids = active_sentences([], [], []), torch.tensor([], dtype=torch.int32)
         for number in range(1, max(late) + steps + 1):
             joins = [place for place in range(count) if late[place] == number - 1]
@@ -126,12 +126,12 @@ class Search:
             if len(active) == 0:
                 continue
             self.step(active.clone(), ids)
-            now = torch.tensor([number, len(active)]).int()
+            state = torch.tensor([number, len(active)]).int()
             ids, _, _ = kernels.gather_active(
-                now, self.kept["done"], first, self.kept["tokens"], first, active, **self.on
+                state, self.kept["done"], zeros, self.kept["tokens"], zeros, active, **self.on
             )
-            assert int(now[0]) == number + 1
-            active = active[: int(now[1])].clone()
+            assert int(state[0]) == number + 1
+            active = active[: int(state[1])].clone()
             ids = ids[: len(active) * beams].clone()
         assert len(active) == 0 and bool(self.kept["done"].all())
         return [self.results(place) for place in range(count)]
@@ -151,7 +151,7 @@ class Search:
     def read(self, row: int, token: int, step: int) -> Tensor:
         """Stores what the row reads, and gives the logits of the row that its history spells."""
         self.cache[row, step - 1] = token
-        history = self.kept["slots"][step % 2, row, : step - 1].tolist()
+        history = self.kept["cache_indirection"][step % 2, row, : step - 1].tolist()
         read = [int(self.cache[slot, t]) for t, slot in enumerate(history)] + [token]
         place = row // self.options.beams
         logits = self.table.logits(self.sentences[place], tuple(read[1:]))

@@ -101,31 +101,33 @@ class Search:
         self.m = max(2, 1 + len(rules.eos)) * beams if self.kind == "beam" else 1
         full = lambda *shape: torch.full(shape, -7, dtype=torch.int32)  # noqa: E731
         zeros = lambda *shape: torch.zeros(shape, dtype=torch.int32)  # noqa: E731
-        items = torch.arange(batch, dtype=torch.int32) * 3 + 1
+        random_first = (torch.arange(batch, dtype=torch.int32) * 3 + 1) * beams
         numbers = self.numbers or (1,) * batch
         positions = [PREFIX + number - 1 for number in numbers]
         self.kept = {
-            "now": ints([1, batch]),
+            "state": ints([1, batch]),
             "active": active_sentences(range(batch), numbers, positions),
-            "first": torch.arange(batch, dtype=torch.int32) * 10,
-            "items": items,
+            "prompt_lengths": torch.arange(batch, dtype=torch.int32) * 10,
+            "random_first": random_first,
             "sums": torch.tensor([0.0] + [FILL_IN] * (beams - 1)).repeat(batch),
             "tokens": full(rules.max_new, slots),
             "parents": full(rules.max_new, slots),
-            "slots": full(2, slots, PREFIX + rules.max_new + 1),
+            "cache_indirection": full(2, slots, PREFIX + rules.max_new + 1),
             "length": zeros(slots),
             "finished": full(batch, beams, 5),
             "finished_count": zeros(batch),
             "done": zeros(batch),
             "fault": zeros(batch),
             "ids": full(slots),
-            "at": full(slots),
-            "random_row": (items[:, None] * beams + torch.arange(beams)).flatten().int(),
+            "positions": full(slots),
+            "random_row": (random_first[:, None] + torch.arange(beams)).flatten().int(),
         }
-        kernels.reset_cache_indirection(self.kept["slots"], beams=beams, prefix=PREFIX, **CPU)
+        kernels.reset_cache_indirection(
+            self.kept["cache_indirection"], beams=beams, prefix=PREFIX, **CPU
+        )
         self.ours = {name: tensor.cuda() for name, tensor in self.kept.items()}
         self.ours |= {
-            "seen": full(2).cuda(),
+            "host_state": full(2).cuda(),
             "group_max": torch.full((slots, groups), math.nan).cuda(),
             "group_sum": torch.full((slots, groups), math.nan).cuda(),
             "lse": torch.full((slots,), math.nan).cuda(),
@@ -134,11 +136,11 @@ class Search:
             "config": torch.zeros(65536 + 512 * batch + 4 * self.vocab, dtype=torch.uint8).cuda(),
             "stop_now": zeros(batch).cuda(),
         }
-        self.given = rules.given(items * beams)
+        self.given = rules.given(random_first)
 
     @property
     def active_count(self) -> int:
-        return int(self.kept["now"][1])
+        return int(self.kept["state"][1])
 
     @property
     def active(self) -> Tensor:
@@ -167,7 +169,7 @@ class Search:
             expected.where(expected != math.inf, math.nan),
             rtol=1e-6, atol=2e-6, equal_nan=True,
         )  # fmt: skip
-        before = self.kept["now"].clone()
+        before = self.kept["state"].clone()
         self.choose(theirs, lse)
         self.gather()
         self.compare(before)
@@ -205,26 +207,28 @@ class Search:
         rows, (ids, numbers, _) = len(active) * beams, active.long().T
         tokens = kept["tokens"].view(len(kept["tokens"]), -1, beams)
         kept["ids"][:rows] = tokens[numbers - 1, ids].flatten()
-        kept["at"][:rows] = (kept["first"][ids] + numbers).repeat_interleave(beams)
-        words = kept["items"][ids][:, None] * beams + torch.arange(beams)
+        kept["positions"][:rows] = (kept["prompt_lengths"][ids] + numbers).repeat_interleave(beams)
+        words = kept["random_first"][ids][:, None] + torch.arange(beams)
         kept["random_row"][:rows] = words.flatten().int()
         kept["active"][: len(active)] = active + ints([0, 1, 1])
-        kept["now"].copy_(ints([int(kept["now"][0]) + 1, len(active)]))
+        kept["state"].copy_(ints([int(kept["state"][0]) + 1, len(active)]))
 
     def compare(self, before: Tensor) -> None:
-        """before: `now` of this step, which is what the host sees until the search ends."""
+        """before: `state` of this step, which is what the host sees until the search ends."""
         ours = {name: tensor.cpu() for name, tensor in self.ours.items()}
         for name, expected in self.kept.items():
             count = self.active_count * (1 if name == "active" else self.beams)
             # Behind what is active, old entries are left.
-            part = slice(count if name in ("active", "ids", "at", "random_row") else None)
-            if name == "slots":  # [2, slots, history]; nobody reads where the history of a sentence
+            part = slice(count if name in ("active", "ids", "positions", "random_row") else None)
+            if (
+                name == "cache_indirection"
+            ):  # [2, slots, history]; nobody reads where the history of a sentence
                 # that is done lies
                 active = (self.kept["done"] == 0).repeat_interleave(self.beams)
                 assert torch.equal(ours[name][:, active], expected[:, active])
                 continue
             assert torch.equal(ours[name][part], expected[part]), name
-        assert torch.equal(ours["seen"], before if self.active_count else ours["now"])
+        assert torch.equal(ours["host_state"], before if self.active_count else ours["state"])
         assert not ours["arrivals"].any()
 
     def run(self, style: str, seed: int = 0) -> None:

@@ -169,28 +169,28 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
       CUDA_CHECK(cudaStreamSynchronize(stream.handle()));
     }
     const auto history = in.sizes(state["tokens"], "tokens", 2);
-    const auto slots = in.sizes(state["slots"], "slots", 3);
+    const auto indirection = in.sizes(state["cache_indirection"], "cache_indirection", 3);
     select<T>(stream,
               {.kind = search_kind(kind),
                .part = SelectPart::all,
                .logits = in.data<T>(logits, "logits", shape),
                .config = {reinterpret_cast<const SearchConfig*>(config), sentence_configs, words},
-               .prompt_lengths = ints("first"),
-               .state = step_state(in, state["now"]),
-               .host_state = step_state(in, state["seen"]),
+               .prompt_lengths = ints("prompt_lengths"),
+               .state = step_state(in, state["state"]),
+               .host_state = step_state(in, state["host_state"]),
                .stop = {ints("stop_now"), nullptr, nullptr},
                .active = active_sentences(in, state["active"]),
                .sums = floats("sums"),
                .tokens = ints("tokens"),
                .parents = ints("parents"),
-               .cache_indirection = ints("slots"),
+               .cache_indirection = ints("cache_indirection"),
                .length = ints("length"),
                .finished = reinterpret_cast<Hypothesis*>(ints("finished")),
                .finished_count = ints("finished_count"),
                .done = ints("done"),
                .fault = ints("fault"),
                .ids = ints("ids"),
-               .positions = ints("at"),
+               .positions = ints("positions"),
                .random_row = ints("random_row"),
                .group_max = floats("group_max"),
                .group_sum = floats("group_sum"),
@@ -203,7 +203,7 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
                .vocab = vocab > 0 ? vocab : static_cast<int>(shape[1]),
                .stride = static_cast<int>(shape[1]),
                .total_rows = static_cast<int>(history[1]),
-               .history = static_cast<int>(slots[2])});
+               .history = static_cast<int>(indirection[2])});
   });
 }
 

@@ -27,8 +27,8 @@ py::object on_device(const void* data, size_t bytes, const py::object& device) {
 // What one call of `process` reads and writes, in memory of the logits' device.
 class ProcessCall {
  public:
-  // sentences: (max_new, forced_first) of each. state: now, active, ids, tokens, slots as in
-  // processors.h. scores: null makes new ones.
+  // sentences: (max_new, forced_first) of each. state: state, active, ids, tokens and
+  // cache_indirection as in processors.h. scores: null makes new ones.
   ProcessCall(py::object logits, const PyRequest& request,
               const std::vector<std::pair<int, int>>& sentences, py::dict state,
               py::object unconditional, py::object scores, int vocab, int beams, int stages,
@@ -67,7 +67,7 @@ class ProcessCall {
   template <typename T>
   ProcessLogitsParams<T> params(const Tensors& in) {
     const auto sizes = in.sizes(logits_, "logits", 2);
-    const auto table = in.sizes(state_["slots"], "slots", 3);
+    const auto table = in.sizes(state_["cache_indirection"], "cache_indirection", 3);
     const auto state = [&](const char* name, const std::vector<int64_t>& shape) {
       return in.data<int32_t>(state_[name], name, shape);
     };
@@ -82,11 +82,11 @@ class ProcessCall {
             .config = {static_cast<const SearchConfig*>(address(search_)),
                        static_cast<const SentenceConfig*>(address(sentences_)),
                        static_cast<const int32_t*>(address(words_))},
-            .state = step_state(in, state_["now"]),
+            .state = step_state(in, state_["state"]),
             .active = active_sentences(in, state_["active"]),
             .ids = state("ids", {rows}),
             .tokens = state("tokens", {-1, table[1]}),
-            .cache_indirection = state("slots", {2, -1, -1}),
+            .cache_indirection = state("cache_indirection", {2, -1, -1}),
             .marks = marks_.data(),
             .sentences = static_cast<int>(rows / beams_),
             .beams = beams_,

@@ -201,47 +201,49 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
   return as_tensors(chosen, {scanned.rows});
 }
 
-// now: number and active_count, and active, of the step that ends and then of the next.
-py::tuple run_gather_active(const py::object& now, const py::object& done, const py::object& first,
-                            const py::object& tokens, const py::object& items,
-                            const py::object& active, const std::string& isa, int threads) {
+// state: number and active_count, and active, of the step that ends and then of the next.
+py::tuple run_gather_active(const py::object& state, const py::object& done,
+                            const py::object& prompt_lengths, const py::object& tokens,
+                            const py::object& random_first, const py::object& active,
+                            const std::string& isa, int threads) {
   const Tensors in("cpu");
   const TensorView history = TensorView::of(tokens, "tokens");
   const int64_t sentences = TensorView::of(done, "done").size(0), total = history.size(1);
-  const int32_t* item = TensorView::of(items, "items").data<int32_t>({sentences});
+  const int32_t* first_words =
+      TensorView::of(random_first, "random_first").data<int32_t>({sentences});
   std::vector<SentenceConfig> configs(sentences);
-  for (int b = 0; b < sentences; ++b) configs[b].random_first = item[b] * (total / sentences);
-  const Made ids = make("int32", {total}), at = make("int32", {total});
+  for (int b = 0; b < sentences; ++b) configs[b].random_first = first_words[b];
+  const Made ids = make("int32", {total}), positions = make("int32", {total});
   const Made random_row = make("int32", {total});
   const GatherActiveParams params{
-      .state = step_state(in, now),
+      .state = step_state(in, state),
       .done = TensorView::of(done, "done").data<int32_t>(),
-      .prompt_lengths = TensorView::of(first, "first").data<int32_t>({sentences}),
+      .prompt_lengths = TensorView::of(prompt_lengths, "prompt_lengths").data<int32_t>({sentences}),
       .tokens = history.data<int32_t>(),
       .config = {nullptr, configs.data(), nullptr},
       .active = active_sentences(in, active),
       .ids = ids.view.data<int32_t>(),
-      .positions = at.view.data<int32_t>(),
+      .positions = positions.view.data<int32_t>(),
       .random_row = random_row.view.data<int32_t>(),
       .beams = static_cast<int>(total / sentences),
       .total_rows = static_cast<int>(total)};
   on_cpu(isa, threads, [&](auto& stream) { gather_active(stream, params); });
-  return py::make_tuple(ids.tensor, at.tensor, random_row.tensor);
+  return py::make_tuple(ids.tensor, positions.tensor, random_row.tensor);
 }
 
-void run_reset_cache_indirection(const py::object& slots, int beams, int prefix,
+void run_reset_cache_indirection(const py::object& cache_indirection, int beams, int prefix,
                                  const std::string& isa, int threads) {
-  const Tensors in(py::str(slots.attr("device")));
-  const auto shape = in.sizes(slots, "slots", 3);
+  const Tensors in(py::str(cache_indirection.attr("device")));
+  const auto shape = in.sizes(cache_indirection, "cache_indirection", 3);
   const ResetCacheIndirectionParams params{
-      .cache_indirection = in.data<int32_t>(slots, "slots", {2, -1, -1}),
+      .cache_indirection = in.data<int32_t>(cache_indirection, "cache_indirection", {2, -1, -1}),
       .rows = static_cast<int>(shape[1]),
       .beams = beams,
       .history = static_cast<int>(shape[2]),
       .prefix = prefix};
 #ifdef DECODING_CUDA
   if (in.on_cuda()) {
-    cuda::Stream stream = current_stream(slots);
+    cuda::Stream stream = current_stream(cache_indirection);
     return reset_cache_indirection(stream, params);
   }
 #endif
@@ -314,11 +316,12 @@ void bind_search(py::module_& kernels) {
               py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, isa,
               threads);
   kernels.def("gather_active", &run_gather_active,
-              "(ids, positions, random words); `now` and the head of `active` [n, 3] are kept.",
-              py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),
-              py::arg("items"), py::arg("active"), named, isa, threads);
-  kernels.def("reset_cache_indirection", &run_reset_cache_indirection, "slots: [2, rows, history]",
-              py::arg("slots"), named, py::arg("beams"), py::arg("prefix"), isa, threads);
+              "(ids, positions, random words); `state` and the head of `active` [n, 3] are kept.",
+              py::arg("state"), py::arg("done"), py::arg("prompt_lengths"), py::arg("tokens"),
+              py::arg("random_first"), py::arg("active"), named, isa, threads);
+  kernels.def("reset_cache_indirection", &run_reset_cache_indirection,
+              "cache_indirection: [2, rows, history]", py::arg("cache_indirection"), named,
+              py::arg("beams"), py::arg("prefix"), isa, threads);
   kernels.def("update_rows", &run_update_rows, "Takes tokens in; `state` as in update.h.",
               py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("active"), named,
               py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),

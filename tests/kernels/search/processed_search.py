@@ -107,13 +107,13 @@ class Search:
         reads = tokens[self.step - 2, at] if self.step > 1 else self.rows[:, -1]
         unused = [0] * (self.sentences - len(self.active))
         self.state = {
-            "now": ints([self.step, len(self.active)]),
+            "state": ints([self.step, len(self.active)]),
             "active": active_sentences(
                 [*self.active, *unused], self.step, self.base + self.step - 1
             ),
             "ids": ints([*reads, *[-5] * (total - 3 - len(at))]),
             "tokens": ints(tokens),
-            "slots": ints(slots),
+            "cache_indirection": ints(slots),
         }
 
     def logits(self, *, seed: int = 0) -> Tensor:

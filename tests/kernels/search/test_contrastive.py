@@ -81,7 +81,7 @@ def step(isa: str, places: list[int]) -> tuple[dict[str, Tensor], dict[str, Tens
         "sums": torch.rand(slots, generator=draw),
         "tokens": some(vocab, steps, slots),
         "parents": of_sentence + some(BEAMS, steps, slots),
-        "slots": of_sentence[:, None] + some(BEAMS, 2, slots, HISTORY),
+        "cache_indirection": of_sentence[:, None] + some(BEAMS, 2, slots, HISTORY),
         "finished": torch.full((len(PROMPTS), 1, 5), -1, dtype=torch.int32),
         **{name: torch.zeros(len(PROMPTS), dtype=torch.int32)
            for name in ("finished_count", "done", "fault")},

@@ -231,7 +231,7 @@ def test_rows_depend_on_nothing_but_themselves(isa: str) -> None:
     active = search.active
     for i, sentence in enumerate(active):
         own = search.state["active"][search.state["active"][:, 0] == sentence][0]
-        search.state["active"], search.state["now"][1] = own.repeat(search.sentences, 1), 1
+        search.state["active"], search.state["state"][1] = own.repeat(search.sentences, 1), 1
         mine = slice(i * search.beams, (i + 1) * search.beams)
         alone = torch.full_like(logits, float("nan"))
         alone[: search.beams] = logits[mine]
@@ -250,7 +250,9 @@ def put_beside(search: Search, other: Search) -> None:
     state["active"][1] = its["active"][1]
     state["ids"][search.beams : 2 * search.beams] = its["ids"][search.beams : 2 * search.beams]
     state["tokens"][: len(its["tokens"]), mine] = its["tokens"][:, mine]
-    state["slots"][:, mine, : its["slots"].shape[2]] = its["slots"][:, mine]
+    state["cache_indirection"][:, mine, : its["cache_indirection"].shape[2]] = its[
+        "cache_indirection"
+    ][:, mine]
 
 
 @pytest.mark.parametrize("step", [1, 2, 8])

@@ -154,7 +154,7 @@ def test_replayed_when_all_is_done(kind: str) -> None:
     search = Search(kind, Rules(max_new=2), 3, 2, 1000)
     search.run("normal")
     before = {name: tensor.clone() for name, tensor in search.ours.items()}
-    search.ours["seen"].zero_()
+    search.ours["host_state"].zero_()
     search.select(torch.full((6, 1000), math.nan))
     for name, tensor in before.items():
         if tensor.dtype == torch.int32:

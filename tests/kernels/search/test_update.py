@@ -1,4 +1,4 @@
-"""gather_live, reset_slots and accept_tokens against a few lines of Python."""
+"""gather_active, reset_cache_indirection and accept_tokens against a few lines of Python."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def ints(*values: int) -> Tensor:
     done=st.lists(st.booleans(), min_size=1, max_size=7),
     data=st.data(),
 )
-def test_gather_live(
+def test_gather_active(
     isa: str, threads: int, beams: int, done: list[bool], data: st.DataObject
 ) -> None:
     """Each sentence is at a step of its own."""
     sentences = len(done)
     active = data.draw(st.lists(st.integers(0, sentences - 1), unique=True).map(sorted))
-    first, items = torch.arange(sentences) * 10, torch.arange(sentences) + 50
+    prompt_lengths = torch.arange(sentences).int() * 10
+    random_first = (torch.arange(sentences).int() + 50) * beams
     numbers = [data.draw(st.integers(1, 5)) for _ in done]
     tokens = torch.full((5, sentences * beams), -7, dtype=torch.int32)
     for i, number in enumerate(numbers):
@@ -42,16 +43,16 @@ def test_gather_live(
     listed = torch.full((sentences, 3), -9, dtype=torch.int32)
     own = [numbers[i] for i in active]
     listed[: len(active)] = active_sentences(active, own, [30 * n for n in own])
-    now = ints(12, len(active))
-    ids, at, random_row = kernels.gather_active(
-        now, ints(*done), first.int(), tokens, items.int(), listed, isa=isa, threads=threads
+    state = ints(12, len(active))
+    ids, positions, random_row = kernels.gather_active(
+        state, ints(*done), prompt_lengths, tokens, random_first, listed, isa=isa, threads=threads
     )
     kept = [sentence for sentence in active if not done[sentence]]
     slots = [sentence * beams + beam for sentence in kept for beam in range(beams)]
-    assert now.tolist() == [13, len(kept)]
+    assert state.tolist() == [13, len(kept)]
     assert listed[: len(kept)].tolist() == [[i, numbers[i] + 1, 30 * numbers[i] + 1] for i in kept]
     assert ids[: len(slots)].tolist() == [100 + slot for slot in slots]
-    assert at[: len(slots)].tolist() == [
+    assert positions[: len(slots)].tolist() == [
         10 * (slot // beams) + numbers[slot // beams] for slot in slots
     ]
     assert random_row[: len(slots)].tolist() == [50 * beams + slot for slot in slots]
@@ -60,14 +61,14 @@ def test_gather_live(
 @pytest.mark.parametrize("isa", [*_C.isas(), pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("beams", "prefix"), [(1, 0), (1, 3), (4, 0), (4, 2), (3, 7)])
 @pytest.mark.parametrize("history", [7, 300])
-def test_reset_slots(isa: str, beams: int, prefix: int, history: int) -> None:
+def test_reset_cache_indirection(isa: str, beams: int, prefix: int, history: int) -> None:
     rows = 5 * beams
     device = "cuda" if isa == "cuda" else "cpu"
-    slots = torch.full((2, rows, history), -7, dtype=torch.int32, device=device)
-    kernels.reset_cache_indirection(slots, beams=beams, prefix=prefix, isa=isa, threads=3)
+    table = torch.full((2, rows, history), -7, dtype=torch.int32, device=device)
+    kernels.reset_cache_indirection(table, beams=beams, prefix=prefix, isa=isa, threads=3)
     row = torch.arange(rows)[:, None].expand(rows, history).clone()
     row[:, :prefix] = row[:, :prefix] // beams * beams
-    assert (slots.cpu() == row).all()
+    assert (table.cpu() == row).all()
 
 
 class Accepted:
