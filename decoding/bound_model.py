@@ -27,7 +27,7 @@ from decoding.models import Loaded
 from decoding.models.files import Directory
 from decoding.models.spec import EncoderSpec, ModelSpec, with_int8_activations
 from decoding.models.weights.converted import ConvertedWeights
-from decoding.models.weights.dtypes import as_array, name_of
+from decoding.models.weights.dtypes import QUANTISED, as_array, name_of
 from decoding.models.weights.lazy import identity
 from decoding.models.weights.memory import trim
 from decoding.models.weights.places import is_linear
@@ -261,7 +261,9 @@ class BoundModel(TransformersFace):
         return [
             name
             for name, weight in self._weights.items()
-            if self.dtype_name == "int8" and is_linear(name) and name_of(weight.dtype) != "int8"
+            if self.dtype_name == "int8"
+            and is_linear(name)
+            and name_of(weight.dtype) not in QUANTISED
         ]
 
     @property

@@ -89,7 +89,8 @@ def load(
             the engine was built for it.
         dtype: type of the weights: "float32", "bfloat16", "int8", on a GPU "float16". On the CPU
             int8 quantises activations, too; on a GPU they stay in 16 bits (see kv_cache_dtype)
-            unless activation_dtype says otherwise.
+            unless activation_dtype says otherwise, and weights that a checkpoint stores in fp8
+            (e4m3) with a scale for each output are kept.
             "auto" is that of a converted model; on a GPU the type in which the checkpoint is
             stored, or that its configuration names where it is quantised; on the CPU bfloat16 for
             a checkpoint in half precision if the machine has AVX512_BF16, else float32.

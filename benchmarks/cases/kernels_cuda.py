@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.cases.kernel_case import VOCABULARY, Case, Place
 from benchmarks.cases.kernels_attention import cross_attention, packed_attention, self_attention
-from benchmarks.cases.kernels_rows import embed, int8_linear, linear, norm, softmax
+from benchmarks.cases.kernels_rows import embed, linear, norm, quantised_linear, softmax
 from benchmarks.cases.kernels_select import beam_selection
 
 
@@ -31,7 +31,8 @@ def cases(place: Place) -> Iterator[Case]:
     if place.dtype != torch.float32:
         for inputs, outputs in ((512, 2048), (2048, 16384), (8192, 2048), (2048, 128256)):
             for rows in (1, 8, 32, 128, 512):
-                yield int8_linear(place, rows, inputs, outputs)
+                for dtype in (torch.int8, torch.float8_e4m3fn):
+                    yield quantised_linear(place, rows, inputs, outputs, dtype)
     for sentences, longest, heads in ((32, 128, 8), (32, 256, 16), (32, 512, 16), (32, 1024, 8)):
         for causal in (False, True):
             yield packed_attention(place, sentences, longest, heads, causal)

@@ -138,18 +138,21 @@ def linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
     )
 
 
-def int8_linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
-    """As `linear`, with an int8 weight beside torch's in the place's type.
+def quantised_linear(
+    place: Place, rows: int, inputs: int, outputs: int, dtype: torch.dtype
+) -> Case:
+    """As `linear`, with a weight of int8 or e4m3 beside torch's in the place's type.
 
     Of every 16 inputs the first eight and the last lie in turns: csrc/kernels/linear/linear.h.
     """
 
     def make() -> Set:
-        numbers = torch.randint(-127, 128, (outputs, inputs), device=place.device).to(torch.int8)
-        rows_of_pairs = numbers.view(outputs, -1, 2, 4, 2).transpose(2, 3)
+        numbers = torch.randint(-127, 128, (outputs, inputs), device=place.device).to(dtype)
+        bits = numbers.view(torch.int8 if dtype == torch.int8 else torch.uint8)
+        rows_of_pairs = bits.view(outputs, -1, 2, 4, 2).transpose(2, 3)
         packed = rows_of_pairs.reshape(outputs, inputs).contiguous()
         scale = torch.rand(outputs, device=place.device) / 127 / inputs**0.5
-        weight = (numbers * scale[:, None]).to(place.dtype)
+        weight = (numbers.float() * scale[:, None]).to(place.dtype)
         x, y = place.random(rows, inputs), place.random(rows, outputs)
         return x, packed, scale, weight, y
 
@@ -159,7 +162,7 @@ def int8_linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
         return y
 
     return Case(
-        "int8_linear",
+        "int8_linear" if dtype == torch.int8 else "e4m3_linear",
         f"M{rows} K{inputs} N{outputs}",
         inputs * outputs + place.dtype.itemsize * rows * (inputs + outputs) + 4 * outputs,
         make,

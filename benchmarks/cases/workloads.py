@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import ArgumentTypeError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ TOP_K, TOP_P = 50, 0.9
 @dataclass(frozen=True)
 class Workload:
     """The sizes of a model; without encoder layers it is decoder-only: GPT-2, or with kv_heads a
-    Llama."""
+    Llama, whose layers may be stored in e4m3."""
 
     layers: int
     hidden: int
@@ -28,6 +29,7 @@ class Workload:
     vocabulary: int
     encoder_layers: int = 0
     kv_heads: int = 0
+    e4m3: bool = False
 
     @property
     def has_encoder(self) -> bool:
@@ -63,6 +65,7 @@ class Shape:
         return f"{self.batch}s" if self.sample else f"{self.batch}x{self.beams}"
 
 
+LLAMA = Workload(layers=16, hidden=2048, heads=32, feed_forward=8192, vocabulary=128256, kv_heads=8)
 WORKLOADS = {
     "marian-base": Workload(
         layers=6, hidden=512, heads=8, feed_forward=2048, vocabulary=32000, encoder_layers=6
@@ -74,9 +77,8 @@ WORKLOADS = {
         layers=12, hidden=1024, heads=16, feed_forward=4096, vocabulary=256206, encoder_layers=12
     ),
     "gpt2-124M": Workload(layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=50257),
-    "llama-1.2G": Workload(
-        layers=16, hidden=2048, heads=32, feed_forward=8192, vocabulary=128256, kv_heads=8
-    ),
+    "llama-1.2G": LLAMA,
+    "llama-1.2G-e4m3": replace(LLAMA, e4m3=True),
     "llama-8G": Workload(
         layers=32, hidden=4096, heads=32, feed_forward=14336, vocabulary=128256, kv_heads=8
     ),
@@ -165,11 +167,38 @@ def llama(workload: Workload) -> Any:
 
 
 def save(workload: Workload, directory: Path) -> None:
-    """Writes the random model as transformers does."""
+    """Writes the random model as transformers does, or as compressed-tensors stores it in e4m3."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    random_model(workload).save_pretrained(directory)
+    model = random_model(workload)
+    model.save_pretrained(directory)
+    if workload.e4m3:
+        quantise(model, directory)
+
+
+def quantise(model: Any, directory: Path) -> None:
+    """Replaces the weights of the model's layers, with a scale for each output."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    stored = load_file(directory / "model.safetensors")
+    for name, module in model.model.layers.named_modules(prefix="model.layers"):
+        if isinstance(module, torch.nn.Linear):
+            weight = module.weight.float()
+            scale = weight.abs().amax(1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+            stored[f"{name}.weight"] = (weight / scale).to(torch.float8_e4m3fn)
+            stored[f"{name}.weight_scale"] = scale
+    save_file(stored, directory / "model.safetensors", {"format": "pt"})
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    (directory / "config.json").write_text(json.dumps(config))
 
 
 def random_ids(workload: Workload, batch: int) -> list[list[int]]:

@@ -164,7 +164,7 @@ WeightTable weight_table(const py::dict& weights, const std::string& device,
 WeightKind kind_on_gpu(const py::dict& weights, const std::string& device,
                        const std::string& tokens) {
   const auto kind = kind_of(TensorView::of(weights[tokens.c_str()], tokens, device), tokens);
-  CHECK(kind && kind != WeightKind::int8, tokens, " must hold floating-point numbers");
+  CHECK(kind && !is_quantized(*kind), tokens, " must hold floating-point numbers");
   return *kind;
 }
 

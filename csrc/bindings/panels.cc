@@ -19,7 +19,7 @@ namespace {
 
 WeightKind stored_kind(const TensorView& weight) {
   const auto kind = kind_of(weight, "weight");
-  CHECK(kind && *kind != WeightKind::int8, "weight must be float32, float16 or bfloat16, got ",
+  CHECK(kind && !is_quantized(*kind), "weight must be float32, float16 or bfloat16, got ",
         weight.type());
   return *kind;
 }
@@ -51,7 +51,8 @@ bool fill_panels(const py::object& panels, const py::object& weight, int64_t fir
   const auto from = TensorView::of(weight, "weight"), to = TensorView::of(panels, "panels");
   const WeightKind stored = linear_kind(from);
   const auto kind = kind_of(to, "panels");
-  CHECK(kind && *kind != WeightKind::float16, "panels cannot be ", to.type());
+  CHECK(kind && *kind != WeightKind::float16 && *kind != WeightKind::float8, "panels cannot be ",
+        to.type());
   const int64_t rows = from.size(0), inputs = from.size(1);
   const auto shape = panel_shape(first + rows, inputs, *kind);
   CHECK(first >= 0 && to.shape().size() == 3 && to.size(0) >= shape[0] && to.size(1) == shape[1] &&
@@ -83,8 +84,8 @@ void interleave_panels(const py::object& rows, const py::object& panels, int64_t
   };
   CHECK(is_int8(from, "panels") && is_int8(to, "rows"), "panels and rows must be int8, got ",
         from.type(), " and ", to.type());
-  CHECK(to.shape().size() == 2 && to.size(1) == int8_stride(static_cast<int>(inputs)),
-        "rows must have ", int8_stride(static_cast<int>(inputs)), " bytes");
+  CHECK(to.shape().size() == 2 && to.size(1) == quantized_stride(static_cast<int>(inputs)),
+        "rows must have ", quantized_stride(static_cast<int>(inputs)), " bytes");
   CHECK(from.shape() == panel_shape(to.size(0), inputs, WeightKind::int8),
         "panels must be those of ", to.size(0), " outputs and ", inputs, " inputs");
   const InterleaveParams p{static_cast<const uint32_t*>(from.data()), to.size(0), inputs,
@@ -96,8 +97,7 @@ bool convert_numbers(const py::object& to, const py::object& weight, int threads
   const auto from = TensorView::of(weight, "weight"), view = TensorView::of(to, "to");
   const WeightKind stored = stored_kind(from);
   const auto kind = kind_of(view, "to");
-  CHECK(kind && *kind != WeightKind::int8, "to must be float32, float16 or bfloat16, got ",
-        view.type());
+  CHECK(kind && !is_quantized(*kind), "to must be float32, float16 or bfloat16, got ", view.type());
   CHECK(view.numel() == from.numel(), "to has ", view.numel(), " numbers, the weight ",
         from.numel());
   std::atomic<bool> finite{true};

@@ -238,7 +238,10 @@ inline std::optional<WeightKind> kind_of(const TensorView& weight, const std::st
   if (weight.type() == "float16") return WeightKind::float16;
   if (weight.type() == "bfloat16") return WeightKind::bfloat16;
   if (weight.type() == "int8") return WeightKind::int8;
-  CHECK(weight.type() == "int32", name, " must be float32, float16, bfloat16 or int8, got ",
+  if (weight.type() == "float8_e4m3fn") return WeightKind::float8;
+  CHECK(weight.type() == "int32", name,
+        " must be float32, float16, bfloat16, int8 or float8_e4m3fn, "
+        "got ",
         weight.type());
   return std::nullopt;
 }

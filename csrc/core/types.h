@@ -38,8 +38,14 @@ using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu, sigmoid };
 
-// The element type of a weight. int8 is for linear weights alone, float8 for keys and values.
+// The element type of a weight. int8 is for linear weights alone; float8 for those of a GPU, and
+// for keys and values.
 enum class WeightKind { float32, float16, bfloat16, int8, float8 };
+
+// Whether a scale for each output stands beside a weight.
+constexpr bool is_quantized(WeightKind kind) {
+  return kind == WeightKind::int8 || kind == WeightKind::float8;
+}
 
 // The norm before an operator; none where gamma is null.
 //   layer:  (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta
@@ -51,20 +57,21 @@ struct Norm {
   bool rms = false;
 };
 
-// The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear/linear.h. In
-// int8 W[n, k] = scale[n] * q[n, k], and sums[n] is the sum of q[n, k] over k.
+// The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear/linear.h. A
+// quantized one is W[n, k] = scale[n] * q[n, k], and sums[n] is the sum of q[n, k] over k.
 struct LinearWeight {
   const void* data = nullptr;     // in the type that `kind` names
-  const float* scale = nullptr;   // [outputs] for int8, else null
+  const float* scale = nullptr;   // [outputs] of a quantized weight, else null
   const int32_t* sums = nullptr;  // [outputs] for int8 on the CPU, else null
   WeightKind kind = WeightKind::float32;
   int outputs = 0, inputs = 0;
 };
 
 // Rows that a GPU rounds to int8, W8A8's activations: x[r, k] = scale[r] * data[r, k], with
-// scale[r] = max |x[r]| / 127, NaN where x[r] is not finite. They lie as rows of an int8 weight.
+// scale[r] = max |x[r]| / 127, NaN where x[r] is not finite. They lie as rows of a quantized
+// weight.
 struct QuantizedRows {
-  int8_t* data = nullptr;  // [rows, int8_stride(cols)]
+  int8_t* data = nullptr;  // [rows, quantized_stride(cols)]
   float* scale = nullptr;  // [rows]
 };
 

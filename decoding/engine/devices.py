@@ -158,7 +158,10 @@ def choose_dtype(dtype: str | torch.dtype, device: Device, stored: str) -> str:
         raise NotImplementedError(
             f'dtype="{name}" is not supported on {device}: pass one of {", ".join(types)}'
         )
-    raise ValueError(f'dtype must be "auto" or one of {", ".join(types)}, got {name!r}')
+    raise ValueError(
+        f'dtype must be "auto" or one of {", ".join(types)}, got {name!r}'
+        + ': "int8" keeps weights that a checkpoint stores in fp8, on a GPU' * (name == FP8)
+    )
 
 
 def choose_kv_cache_dtype(

@@ -177,7 +177,10 @@ def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> Lazy
 
 def scaled(weight: LazyTensor) -> LazyTensor:
     found = computed(weight.shape, lambda w: w * FACTOR, weight)
-    return found if weight.scale is None else replace(found, scale=scaled(weight.scale))
+    kept = weight.quantised
+    return (
+        found if kept is None else replace(found, quantised=replace(kept, scale=scaled(kept.scale)))
+    )
 
 
 def bucket_numbers(count: int, reach: int, *, both: bool) -> Array:

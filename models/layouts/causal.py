@@ -11,7 +11,7 @@ from decoding.models.layouts.options import flag
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.dtypes import Array
-from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
+from decoding.models.weights.lazy import LazyTensor, Quantised, Weight, computed, joined, moved
 from decoding.models.weights.shapes import shapes
 
 NAME = re.compile(
@@ -110,8 +110,11 @@ def as_we_store(name: str, weight: LazyTensor, spec: StackSpec, layout: Layout) 
         by_kind = moved(
             shape, lambda rows: rows.reshape(heads).swapaxes(0, 1).reshape(shape), weight
         )
-        scale = None if weight.scale is None else as_we_store(name, weight.scale, spec, layout)
-        return replace(by_kind, scale=scale)
+        kept = weight.quantised
+        if kept is None:
+            return by_kind
+        parts = (as_we_store(name, each, spec, layout) for each in (kept.numbers, kept.scale))
+        return replace(by_kind, quantised=Quantised(*parts))
     if layout.gain and name.endswith("norm.weight"):
         return computed(weight.shape, lambda stored: stored + layout.gain, weight)
     return weight

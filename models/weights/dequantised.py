@@ -15,8 +15,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decoding.models.weights.dtypes import Array, is_float
-from decoding.models.weights.lazy import LazyTensor, Weight, as_lazy, computed, moved, part
+from decoding.models.weights.dtypes import QUANTISED, Array, is_float
+from decoding.models.weights.lazy import (
+    LazyTensor,
+    Quantised,
+    Weight,
+    as_lazy,
+    computed,
+    moved,
+    part,
+)
 from decoding.models.weights.quantization_config import Block, Scheme
 
 NUMBERS = ("float8_e4m3fn", "float8_e5m2", "int8")
@@ -69,12 +77,11 @@ class Blocks:
         inputs = self.numbers, self.scale, *self.zero_points
         found = computed(self.numbers.shape, self._values, *inputs)
         found = replace(found, cut=lambda axis, some: self.part(axis, some).dequantised())
-        if self.numbers.dtype != "int8" or self.scale.shape[1] > 1 or self.zero_points:
+        if self.numbers.dtype not in QUANTISED or self.scale.shape[1] > 1 or self.zero_points:
             return found
         shape = self.numbers.shape[:1]
-        return replace(
-            found, scale=computed(shape, lambda scale: self._of_rows(scale)[:, 0], self.scale)
-        )
+        scale = computed(shape, lambda scale: self._of_rows(scale)[:, 0], self.scale)
+        return replace(found, quantised=Quantised(self.numbers, scale))
 
     def part(self, axis: int, some: range) -> Blocks:
         """Some of its rows or columns."""

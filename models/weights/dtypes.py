@@ -56,6 +56,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     **FLOAT8,
 }
 EXACT = ("float32", "float16", "bfloat16")  # float32 holds all their numbers
+# Those of weights with a scale for each row, and the largest number.
+QUANTISED = {"int8": 128, "float8_e4m3fn": 448}
 
 
 def name_of(dtype: Any) -> str:

@@ -24,6 +24,7 @@ from decoding.models.weights.dtypes import (
     as_array,
     as_float32,
     as_tensor,
+    is_float,
     name_of,
     without_gaps,
 )
@@ -33,6 +34,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 8 << 20  # bytes of the rows that are converted at a time: they stay in the cache
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """What a matrix was stored as in 8 bits: each row is its numbers times its scale.
+
+    numbers: [rows, columns], of a type of QUANTISED. scale: [rows].
+    """
+
+    numbers: LazyTensor
+    scale: LazyTensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +65,7 @@ class LazyTensor:
     parts: tuple[LazyTensor, ...] = ()
     name: str = ""
     key: object = field(default_factory=object)
-    scale: LazyTensor | None = None
+    quantised: Quantised | None = None
     cut: Callable[[int, range], LazyTensor] | None = None
 
     def check_finite(self) -> None:
@@ -185,9 +197,12 @@ def joined(*parts: LazyTensor) -> LazyTensor:
     if len(parts) == 1:
         return parts[0]
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-    scales = [part.scale for part in parts if part.scale is not None]
-    scale = joined(*scales) if len(scales) == len(parts) else None
-    return replace(moved(shape, concatenated, *parts), parts=parts, scale=scale)
+    given = [part.quantised for part in parts if part.quantised is not None]
+    whole = None
+    if len(given) == len(parts) and len({each.numbers.dtype for each in given}) == 1:
+        numbers = joined(*(each.numbers for each in given))
+        whole = Quantised(numbers, joined(*(each.scale for each in given)))
+    return replace(moved(shape, concatenated, *parts), parts=parts, quantised=whole)
 
 
 def concatenated(*arrays: Array) -> Array:
@@ -201,10 +216,11 @@ def part(tensor: LazyTensor, axis: int, some: range) -> LazyTensor:
         return tensor.cut(axis, some)
     shape = (*tensor.shape[:axis], len(some), *tensor.shape[axis + 1 :])
     index = (slice(None),) * axis + (slice(some.start, some.stop),)
-    scale = tensor.scale
-    if scale is not None and axis == 0:
-        scale = part(scale, 0, some)
-    return replace(moved(shape, itemgetter(index), tensor), scale=scale)
+    quantised = tensor.quantised
+    if quantised is not None:
+        scale = part(quantised.scale, 0, some) if axis == 0 else quantised.scale
+        quantised = Quantised(part(quantised.numbers, axis, some), scale)
+    return replace(moved(shape, itemgetter(index), tensor), quantised=quantised)
 
 
 def moved(shape: tuple[int, ...], function: Callable[..., Array], *inputs: Weight) -> LazyTensor:
@@ -256,6 +272,8 @@ def in_chunks(array: Array) -> Iterator[Array]:
 
 def is_finite(array: Array) -> bool:
     """Whether float32 holds all its numbers."""
+    if not is_float(name_of(array.dtype)):
+        return True
     chunks = map(as_float32, in_chunks(np.atleast_1d(array)))
     return all(np.isfinite((rows.min(), rows.max())).all() for rows in chunks if rows.size)
 

@@ -1,4 +1,4 @@
-"""How a linear weight lies on the CPU, and an int8 one on a GPU: the layouts of
+"""How a linear weight lies on the CPU, and a quantised one on a GPU: the layouts of
 csrc/kernels/linear, and int8 numbers."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding.models.weights.dtypes import DTYPES, Array, Numbers, Stored, as_float32
+from decoding.models.weights.dtypes import DTYPES, Array, Numbers, Stored
 from decoding.models.weights.memory import block
 
 PANEL = 64  # outputs in a panel; kPanel in csrc/kernels/linear/linear.h
@@ -39,15 +39,8 @@ def rows_of_panels(panels: Array, outputs: int, inputs: int) -> Array:
     return rows.view(panels.dtype)[:outputs, :inputs]
 
 
-def int8_numbers(rows: Array, scale: Array) -> Array:
-    """int8 [n, K], of rows that are whole numbers from -128 to 127 times their scales, float32 [n].
-    Their rounding error is far below a half."""
-    steps = np.where(scale == 0, 1, scale)[:, None]
-    return np.rint(as_float32(rows) / steps).astype(np.int8)
-
-
 def int8_panels(numbers: Array) -> Array:
-    """Of int8 numbers [N, K]."""
+    """Of int8 numbers [N, K], or of other bytes."""
     outputs, inputs = numbers.shape
     shape = panel_shape(outputs, inputs, "int8")
     rows = np.zeros((shape[0] * PANEL, shape[1] * 4), np.int8)
@@ -56,7 +49,7 @@ def int8_panels(numbers: Array) -> Array:
     return np.ascontiguousarray(lines).view(np.int8).reshape(shape)
 
 
-def int8_stride(inputs: int) -> int:
+def quantised_stride(inputs: int) -> int:
     """Bytes of an output's row on a GPU, whose inputs lie in groups of 16."""
     return -(-inputs // 16) * 16
 
@@ -73,7 +66,7 @@ class Packer(NamedTuple):
         the same.
     squares: (weight) returns the sums of the squares of int8's steps, scale[n], and of the weight.
     interleave: (rows, panels, inputs) writes int8 panels of N outputs as the rows of a GPU, int8
-        [N, int8_stride(inputs)].
+        [N, quantised_stride(inputs)].
     empty: (size) returns uint8 [size] on the engine's device. Raises MemoryError where there is no
         memory left.
     """

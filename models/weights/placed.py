@@ -14,6 +14,7 @@ from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.checkpoint import check
 from decoding.models.weights.dtypes import (
     DTYPES,
+    QUANTISED,
     Array,
     Stored,
     as_array,
@@ -23,6 +24,7 @@ from decoding.models.weights.dtypes import (
 )
 from decoding.models.weights.lazy import (
     LazyTensor,
+    Quantised,
     Weight,
     Weights,
     identity,
@@ -33,7 +35,6 @@ from decoding.models.weights.lazy import (
 from decoding.models.weights.panels import (
     NOISE,
     Packer,
-    int8_numbers,
     int8_panels,
     noise,
     panel_shape,
@@ -42,6 +43,8 @@ from decoding.models.weights.panels import (
 from decoding.models.weights.places import Blocks, companions, in_float32, in_panels, is_linear
 from decoding.models.weights.shapes import shapes
 
+# What an int8 model keeps of how its weights were stored.
+KEPT = {"cpu": ("int8",), "cuda": QUANTISED}
 MOST = {"float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.3895314e38}
 
 
@@ -58,9 +61,10 @@ def pack(
 
     On a GPU tables and linear weights [N, K] are of the type `dtype`. On the CPU linear weights are
     (float32, bfloat16 or int8), in panels (panels.py). An int8 `.weight` has its `.scale` beside
-    it, and on the CPU its `.sums`; on a GPU it lies in rows of int8_stride(K) bytes. Linear weights
-    that int8 is too coarse for are of the type `half` instead, and so are an int8 model's tables:
-    on the CPU bfloat16. Those that were stored in int8 keep their numbers and scales. Token tables
+    it, and on the CPU its `.sums`; on a GPU it lies in rows of quantised_stride(K) bytes. Linear
+    weights that int8 is too coarse for are of the type `half` instead, and so are an int8 model's
+    tables: on the CPU bfloat16. Those that were stored in int8, or in e4m3 for a GPU, keep their
+    type, their numbers and scales. Token tables
     are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary,
     position_bias and a convolution's kernel are float32 everywhere, but not the linear weight that
     makes a kernel. What shares storage in `state` shares it here where it has one type; a token
@@ -87,13 +91,14 @@ def pack(
         coarse = [name for name in expected if types[name] == "int8" and not is_linear(name)]
         types |= dict.fromkeys(coarse, half)
         for name in expected:
-            if types[name] == "int8" and is_coarse(weights.lazy(name), packer):
-                types[name] = half
+            if types[name] == "int8":
+                types[name] = type_in_8_bits(weights.lazy(name), packer, device, half)
     keys = {name: (weights.lazy(name).key, types[name]) for name in expected}
     blocks = Blocks(expected, types, keys, device, packer)
     for name in blocks.held():
-        if types[name] == "int8" and weights.lazy(name).scale is not None:
-            copy_int8(blocks.tensors, name, weights.lazy(name), packer)
+        stored = weights.lazy(name).quantised
+        if stored is not None and stored.numbers.dtype == types[name]:
+            copy_quantised(blocks.tensors, name, stored, packer)
         elif in_panels(name, device):
             copy_linear(blocks.tensors, name, weights.lazy(name), packer)
         elif types[name] == "int8":
@@ -133,29 +138,33 @@ def repack(
     return blocks.by_name()
 
 
-def is_coarse(weight: LazyTensor, packer: Packer) -> bool:
-    """Whether int8 is too coarse for a weight."""
-    if weight.scale is not None:  # it was stored in int8
-        return False
+def type_in_8_bits(weight: LazyTensor, packer: Packer, device: str, half: str) -> str:
+    """That of a linear weight in an int8 model: `half` where int8 is too coarse for it."""
+    if weight.quantised is not None and weight.quantised.numbers.dtype in KEPT[device]:
+        return weight.quantised.numbers.dtype
     steps = length = 0.0
     for rows in pieces(weight):
         more = packer.squares(rows)
         steps, length = steps + more[0], length + more[1]
-    return noise(steps, length, weight.shape[1]) > NOISE
+    return half if noise(steps, length, weight.shape[1]) > NOISE else "int8"
 
 
-def copy_int8(blocks: Mapping[str, Stored], name: str, weight: LazyTensor, packer: Packer) -> None:
-    """Writes a weight that was stored in int8 with the numbers and the scales that it has. Raises
-    ValueError as copy_rows() does."""
-    assert weight.scale is not None
-    row, scales = 0, weight.scale.read()
-    numbers = np.empty(weight.shape, np.int8)
-    for piece in pieces(weight):
-        for rows in in_chunks(piece):
-            if not is_finite(rows):
-                refuse(name, weight, rows, "float32")
-            end = row + len(rows)
-            numbers[row:end] = int8_numbers(rows, scales[row:end])
+def copy_quantised(
+    blocks: Mapping[str, Stored], name: str, stored: Quantised, packer: Packer
+) -> None:
+    """Writes a weight with the numbers and the scales that it was stored with. Raises ValueError as
+    copy_rows() does."""
+    row, scales = 0, stored.scale.read()
+    with np.errstate(over="ignore"):
+        largest = scales * np.float32(QUANTISED[stored.numbers.dtype])
+    if not is_finite(largest):
+        refuse(name, stored.scale, largest, "float32")
+    numbers = np.empty(stored.numbers.shape, np.int8)  # or the bits of others
+    for part in stored.numbers.parts or (stored.numbers,):
+        part.check_finite()
+        with part.open() as array:
+            end = row + len(array)
+            numbers[row:end] = array.view(np.int8)
             row = end
     block, panels, (scale, sums) = blocks[name], int8_panels(numbers), companions(name)
     write(blocks[scale], scales, packer)
@@ -163,7 +172,7 @@ def copy_int8(blocks: Mapping[str, Stored], name: str, weight: LazyTensor, packe
         as_array(block)[:] = panels
         as_array(blocks[sums])[:] = numbers.sum(axis=1, dtype=np.int32)
     else:
-        interleave(block, panels, weight.shape[1], packer)
+        interleave(block, panels, numbers.shape[1], packer)
 
 
 def copy_linear(
@@ -197,8 +206,8 @@ def copy_int8_rows(
 
 
 def interleave(to: Stored, panels: Array, inputs: int, packer: Packer) -> None:
-    """Writes the outputs of int8 panels as a GPU's rows."""
-    rows = to if isinstance(to, np.ndarray) else np.empty(to.shape, np.int8)
+    """Writes the outputs of int8 panels, or of such of other bytes, as a GPU's rows."""
+    rows = to.view(np.int8) if isinstance(to, np.ndarray) else np.empty(to.shape, np.int8)
     packer.interleave(rows, panels, inputs)
     if not isinstance(to, np.ndarray):
         to.copy_from(rows)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decoding.models.weights.dtypes import DTYPES, Stored
-from decoding.models.weights.panels import Packer, int8_stride, panel_shape
+from decoding.models.weights.dtypes import DTYPES, QUANTISED, Stored
+from decoding.models.weights.panels import Packer, panel_shape, quantised_stride
 
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "input", "kernel", "out", "up", "down", "output")
@@ -83,7 +83,7 @@ def in_panels(name: str, device: str) -> bool:
 
 
 def companions(name: str) -> tuple[str, str]:
-    """What stands beside an int8 weight: its scale and, on the CPU, its sums."""
+    """What stands beside a quantised weight: its scale and, on the CPU, its sums."""
     stem = name.removesuffix("weight")
     return f"{stem}scale", f"{stem}sums"
 
@@ -93,13 +93,13 @@ def places_of(name: str, shape: tuple[int, ...], dtype: str, device: str) -> dic
     places = {name: Place(shape, dtype)}
     if in_panels(name, device):
         places[name] = Place(panel_shape(shape[0], shape[1], dtype), dtype)
-    if dtype == "int8":
+    if dtype in QUANTISED:
         scale, sums = companions(name)
         places[scale] = Place(shape[:1], "float32")
         if device == "cpu":
             places[sums] = Place(shape[:1], "int32")
         else:
-            places[name] = Place((shape[0], int8_stride(shape[1])), dtype)
+            places[name] = Place((shape[0], quantised_stride(shape[1])), dtype)
     return places
 
 

@@ -38,7 +38,7 @@ void pack_stored(Machine<isa>& machine, WeightKind stored, const std::string& na
     machine.answer("pack/scale/" + suffix, scale);
     machine.answer("pack/sums/" + suffix, sums);
     if (kind != WeightKind::int8) continue;
-    std::vector<uint8_t> numbers(kOutputs * int8_stride(kInputs));
+    std::vector<uint8_t> numbers(kOutputs * quantized_stride(kInputs));
     const InterleaveParams in_rows{panels.data(), kOutputs, kInputs,
                                    reinterpret_cast<int8_t*>(numbers.data())};
     machine.run([&](auto& stream) { interleave(stream, in_rows); });

@@ -26,9 +26,9 @@ from decoding.models.weights.dtypes import as_array, as_tensor
 from decoding.models.weights.panels import (
     NOISE,
     Packer,
-    int8_stride,
     noise,
     panel_shape,
+    quantised_stride,
     rows_of_panels,
 )
 from decoding.models.weights.places import companions, is_linear
@@ -56,12 +56,12 @@ def test_panels_become_rows(packer: Packer) -> None:
         lines[:outputs, :inputs] = numbers
         tiles = lines.view(len(panels), 64, -1, 4).transpose(1, 2)
         panels[:] = tiles.reshape(panels.shape).numpy()
-        rows = np.full((outputs, int8_stride(inputs)), 77, np.int8)
+        rows = np.full((outputs, quantised_stride(inputs)), 77, np.int8)
         packer.interleave(rows, panels, inputs)
         assert torch.equal(torch.from_numpy(rows), int8_rows(numbers))
         # The order that the contract writes down.
         order = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]
-        whole = np.zeros((outputs, int8_stride(inputs)), np.int8)
+        whole = np.zeros((outputs, quantised_stride(inputs)), np.int8)
         whole[:, :inputs] = numbers.numpy()
         assert (rows == whole.reshape(outputs, -1, 16)[:, :, order].reshape(rows.shape)).all()
 
@@ -132,6 +132,8 @@ def test_types_beside_int8() -> None:
     }
     assert found == dict(float32="float16", float16="float16", bfloat16="bfloat16", int8="bfloat16")
     assert beside("bfloat16", "float32") == "bfloat16" and beside("fp16", "int8") == "float16"
+    with pytest.raises(ValueError, match='"int8" keeps weights that a checkpoint stores in fp8'):
+        devices.choose_dtype("fp8", GPU, "bfloat16")
     with pytest.raises(ValueError, match="one of float16, bfloat16, fp8 for .* 'float32'"):
         beside("float32", "float32")
     with pytest.raises(ValueError, match="converted to bfloat16 is for the CPU: load the check"):

@@ -99,6 +99,11 @@ def int8_rows(numbers: Tensor) -> Tensor:
     return halves.transpose(2, 3).reshape(padded.shape).contiguous()
 
 
+def e4m3_rows(numbers: Tensor) -> Tensor:
+    """The bytes of e4m3 [N, K] as a GPU has them, uint8."""
+    return int8_rows(numbers.view(torch.int8)).view(torch.uint8)
+
+
 def fill_panels(
     panels: Tensor,
     weight: Tensor,

@@ -18,16 +18,17 @@ inline Norm norm_of(const Tensors& in, const py::object& gamma, const py::object
 }
 
 // weight: panels on the CPU, with scale and sums where they are int8; on CUDA [N, K] of T, or int8
-// as linear.h has it there, with scale.
+// or the bytes of e4m3, uint8, as linear.h has them there, with scale.
 template <typename T>
 LinearWeight linear_weight(const Tensors& in, const py::object& weight, const py::object& scale,
                            const py::object& sums, int64_t outputs, int64_t inputs) {
   LinearWeight linear{.outputs = static_cast<int>(outputs), .inputs = static_cast<int>(inputs)};
   const TensorView view = in.view(weight, "weight");
-  const auto kind = kind_of(view, "weight");
-  if (in.on_cuda() && kind == WeightKind::int8) {
-    const std::vector<int64_t> shape = {outputs, int8_stride(linear.inputs)};
-    CHECK(sizeof(T) == 2 && view.shape() == shape, "an int8 weight on CUDA must be of [N, ",
+  const bool e4m3 = in.on_cuda() && view.type() == number_type<uint8_t>;
+  const auto kind = e4m3 ? WeightKind::float8 : kind_of(view, "weight");
+  if (in.on_cuda() && kind && is_quantized(*kind)) {
+    const std::vector<int64_t> shape = {outputs, quantized_stride(linear.inputs)};
+    CHECK(sizeof(T) == 2 && view.shape() == shape, "a quantized weight on CUDA must be of [N, ",
           shape[1], "] bytes, and x of 16 bits");
     linear.data = view.data();
     linear.kind = *kind;

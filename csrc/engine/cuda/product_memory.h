@@ -6,14 +6,14 @@
 
 #include "engine/model/weights.h"
 #include "kernels/linear/cuda/cublaslt/matmul.h"
-#include "kernels/linear/cuda/int8/gemm_w8a8.h"
+#include "kernels/linear/cuda/quantized/gemm_w8a8.h"
 
 namespace decoding {
 
-// Bytes of an int8 weight in 16 bits, or of the part of it that is widened at a time; else 0.
+// Bytes of a quantized weight in 16 bits, or of the part of it that is widened at a time; else 0.
 inline size_t dequantized_bytes(const Linear& linear) {
   const LinearWeight& weight = linear.weight;
-  if (weight.kind != WeightKind::int8) return 0;
+  if (!is_quantized(weight.kind)) return 0;
   const size_t bytes = sizeof(uint16_t) * weight.outputs * weight.inputs;
   return std::min(bytes, cuda::kMostDequantized);
 }

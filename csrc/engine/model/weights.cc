@@ -42,7 +42,7 @@ TokenTable WeightTable::tokens(const std::string& name, int rows, int columns) c
   const Tensor& table = get(name);
   const WeightKind kind = matrix_kind(name, table);
   const bool panels = table.shape.size() == 3;
-  CHECK(kind != WeightKind::int8, name, " must not be int8");
+  CHECK(!is_quantized(kind), name, " must not be quantized");
   check_shape(name, table.shape, panels ? panel_shape(rows, columns, kind) : Shape{rows, columns});
   return {.data = table.data, .kind = kind, .panels = panels};
 }
@@ -50,13 +50,13 @@ TokenTable WeightTable::tokens(const std::string& name, int rows, int columns) c
 LinearWeight WeightTable::linear(const std::string& name, int outputs, int inputs) const {
   const Tensor& weight = get(name + ".weight");
   const WeightKind kind = matrix_kind(name, weight);
-  const bool is_int8 = kind == WeightKind::int8;
+  const bool quantized = is_quantized(kind);
   check_shape(name, weight.shape,
-              only_ ? Shape{outputs, is_int8 ? int8_stride(inputs) : inputs}
+              only_ ? Shape{outputs, quantized ? quantized_stride(inputs) : inputs}
                     : panel_shape(outputs, inputs, kind));
   LinearWeight linear{.data = weight.data, .kind = kind, .outputs = outputs, .inputs = inputs};
-  if (is_int8) linear.scale = vector(name + ".scale", outputs);
-  if (is_int8 && !only_) {
+  if (quantized) linear.scale = vector(name + ".scale", outputs);
+  if (quantized && !only_) {
     linear.sums = static_cast<const int32_t*>(get(name + ".sums", std::nullopt, {outputs}).data);
   }
   return linear;
@@ -78,9 +78,8 @@ const WeightTable::Tensor& WeightTable::get(const std::string& name, std::option
 
 WeightKind WeightTable::matrix_kind(const std::string& name, const Tensor& tensor) const {
   CHECK(tensor.kind, name, " must not be int32");
-  const bool is_int8 = tensor.kind == WeightKind::int8;
-  CHECK(only_ ? tensor.kind == only_ || (is_int8 && only_ != WeightKind::float32)
-              : tensor.kind != WeightKind::float16,
+  CHECK(only_ ? tensor.kind == only_ || (is_quantized(*tensor.kind) && only_ != WeightKind::float32)
+              : tensor.kind != WeightKind::float16 && tensor.kind != WeightKind::float8,
         name, " has another type than this device's weights");
   return *tensor.kind;
 }

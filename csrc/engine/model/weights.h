@@ -17,8 +17,8 @@ namespace decoding {
 // has another shape or type than its reader asks for, throws Error.
 class WeightTable {
  public:
-  // only: the kind of all matrices on a GPU, where linear weights may be int8 beside 16 bits. None:
-  // packed for the CPU, each linear weight of a kind of its own, the token tables float32 or
+  // only: the kind of all matrices on a GPU, where linear weights may be quantized beside 16 bits.
+  // None: packed for the CPU, each linear weight of a kind of its own, the token tables float32 or
   // bfloat16, the position tables float32.
   explicit WeightTable(std::optional<WeightKind> only) : only_(only) {}
 

@@ -74,7 +74,7 @@ struct Activations {
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
     if (quantizes && rows >= kFewestQuantized) {
-      const int stride = int8_stride(std::max(spec.hidden, spec.widest_ffn()));
+      const int stride = quantized_stride(std::max(spec.hidden, spec.widest_ffn()));
       quantized = {a.take<int8_t>(pass + ".quantized", {rows, stride}),
                    a.take<float>(pass + ".quantized_scale", {rows})};
     }

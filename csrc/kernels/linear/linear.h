@@ -12,15 +12,15 @@
 // panels' sums would not stay in the first-level cache together, and elsewhere it is a pass of its
 // own (glu.h) over `gated`.
 //
-// W is [N, K]. On CUDA it lies as published; in int8 with rows of int8_stride(K) bytes, zero after
-// K, where of every 16 inputs the first eight and the last alternate in pairs, as tensor cores want
-// them: 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15. On the CPU it is packed once, at load: panels of
-// kPanel outputs, each [ceil(K / g), kPanel, g], zero after N and K, where g inputs take 4 bytes;
-// so a product of few rows reads every weight once, in order. The order in which a sum over K is
-// added up there depends on K alone, never on the number of rows: a row's result never depends on
-// its neighbours.
+// W is [N, K]. On CUDA it lies as published; a quantized one (int8, e4m3) with rows of
+// quantized_stride(K) bytes, zero after K, where of every 16 inputs the first eight and the last
+// alternate in pairs, as tensor cores want them: 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15. On the CPU
+// it is packed once, at load: panels of kPanel outputs, each [ceil(K / g), kPanel, g], zero after N
+// and K, where g inputs take 4 bytes; so a product of few rows reads every weight once, in order.
+// The order in which a sum over K is added up there depends on K alone, never on the number of
+// rows: a row's result never depends on its neighbours.
 //
-// On CUDA x and y are of T, and so is W, or int8 beside a T of 16 bits: then
+// On CUDA x and y are of T, and so is W, or quantized beside a T of 16 bits: then
 //
 //   y[r, n] = scale[n] * sum over k of x[r, k] W_q[n, k]
 //
@@ -61,8 +61,8 @@ constexpr int panel_group(WeightKind kind) {
   }
 }
 
-// Bytes of a row of an int8 weight on CUDA.
-DECODING_EVERYWHERE constexpr int int8_stride(int inputs) { return (inputs + 15) / 16 * 16; }
+// Bytes of a row of a quantized weight on CUDA.
+DECODING_EVERYWHERE constexpr int quantized_stride(int inputs) { return (inputs + 15) / 16 * 16; }
 
 // The shape that Python gives the panels: lines of 256 bytes.
 inline std::vector<int64_t> panel_shape(int64_t outputs, int64_t inputs, WeightKind kind) {

@@ -34,7 +34,7 @@ void pack(cpu::Stream<isa>&, const PackParams&);
 struct InterleaveParams {
   const uint32_t* panels;  // of N outputs and K inputs
   int64_t outputs, inputs;
-  int8_t* rows;  // [N, int8_stride(K)]
+  int8_t* rows;  // [N, quantized_stride(K)]
 };
 
 template <cpu::Isa isa>

@@ -13,24 +13,28 @@ from torch.nn import functional
 from decoding import _kernels as kernels
 from tests.conftest import Expected, random
 from tests.kernels.linear.test_linear import ACTIVATIONS
-from tests.support.packed import int8_rows, quantise
+from tests.support.packed import e4m3_rows, int8_rows, quantise
 
 pytestmark = pytest.mark.gpu
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
+E4M3 = torch.float8_e4m3fn
+
+
 class Kind(NamedTuple):
-    """Of a product: the type of x, and whether the weight is int8."""
+    """Of a product: the type of x, and that of a quantised weight."""
 
     dtype: torch.dtype
-    int8: bool = False
+    weight: torch.dtype | None = None
 
     def __str__(self) -> str:
-        return f"{'int8-' * self.int8}{self.dtype}".replace("torch.", "")
+        weight = "" if self.weight is None else f"{self.weight}-"
+        return f"{weight}{self.dtype}".replace("torch.", "")
 
 
-KINDS = [*map(Kind, DTYPES), Kind(torch.float16, True), Kind(torch.bfloat16, True)]
+KINDS = [*map(Kind, DTYPES), *(Kind(x, w) for w in (torch.int8, E4M3) for x in DTYPES[1:])]
 ROWS = [1, 3, 8, 15, 16, 17, 31, 33, 64, 100, 129, 512]
 SIZES = [(n, k) for n in (8, 40, 512, 513) for k in (64, 72, 512, 768, 1024, 2048, 4096)]
 SIZES += [(1000, 512), (1000, 520), (32000, 512), (8201, 1024)]
@@ -50,8 +54,8 @@ class Case:
     beta: Tensor | None = None
     rms: bool = False
     gated: bool = False
-    int8: Tensor | None = None  # as the kernel takes `weight`, whose numbers are whole then
-    scale: Tensor | None = None  # of int8
+    quantised: Tensor | None = None  # as the kernel takes `weight`, which then is to be scaled
+    scale: Tensor | None = None  # [N], of a quantised weight
 
     @property
     def columns(self) -> int:
@@ -67,7 +71,7 @@ class Case:
 
     def arguments(self, y: Tensor, normed: Tensor | None) -> tuple[object, ...]:
         rows = len(self.x)
-        weight = self.weight if self.int8 is None else self.int8
+        weight = self.weight if self.quantised is None else self.quantised
         tensors = (self.x, weight, self.bias, self.residual, y[:rows], self.activation)
         norm = (self.gamma, self.beta, None if normed is None else normed[:rows], 1e-5, self.rms)
         scratch = self.x.new_empty(rows, len(self.weight)) if self.gated else None
@@ -107,20 +111,25 @@ def make(dtype: torch.dtype, outputs: int, inputs: int, rows: int = max(ROWS)) -
     )
 
 
-def in_int8(case: Case) -> Case:
-    """With a weight that is int8."""
-    numbers, scale, _ = quantise(case.weight.cpu())
-    return replace(
-        case,
-        weight=numbers.to(case.weight),
-        int8=int8_rows(numbers).cuda(),
-        scale=scale.cuda(),
-    )
+def with_weight(case: Case, numbers: Tensor, scale: Tensor) -> Case:
+    """numbers: int8 or e4m3 [N, K]; scale: [N]."""
+    rows = int8_rows(numbers) if numbers.dtype == torch.int8 else e4m3_rows(numbers)
+    weight = numbers.to(case.x.dtype).cuda()
+    return replace(case, weight=weight, quantised=rows.cuda(), scale=scale.cuda())
+
+
+def in_8_bits(case: Case, dtype: torch.dtype) -> Case:
+    """With a weight of int8 or e4m3."""
+    weight = case.weight.cpu().float()
+    if dtype == torch.int8:
+        return with_weight(case, *quantise(weight)[:2])
+    scale = weight.abs().amax(1) / torch.finfo(dtype).max
+    return with_weight(case, (weight / scale[:, None]).to(dtype), scale)
 
 
 def make_kind(kind: Kind, outputs: int, inputs: int, rows: int) -> Case:
     case = make(kind.dtype, outputs, inputs, rows)
-    return in_int8(case) if kind.int8 else case
+    return case if kind.weight is None else in_8_bits(case, kind.weight)
 
 
 def norm(x: Tensor, gamma: Tensor | None, beta: Tensor | None, rms: bool) -> Tensor:

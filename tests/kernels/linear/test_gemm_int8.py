@@ -16,13 +16,13 @@ from tests.kernels.linear.test_gemm import (
     Case,
     check,
     full_precision,
-    in_int8,
+    in_8_bits,
     make,
     reference,
+    with_weight,
 )
 from tests.kernels.linear.test_linear import ACTIVATIONS
 from tests.support.attention import assert_equal
-from tests.support.packed import int8_rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures(full_precision.__name__)]
 
@@ -36,37 +36,29 @@ SIZES += [(64, 128), (328, 1096), (328, 200), (264, 4104), (2056, 1600)]
 
 
 def made(dtype: torch.dtype, outputs: int, inputs: int, rows: int = max(ROWS)) -> Case:
-    return in_int8(make(dtype, outputs, inputs, rows))
+    return in_8_bits(make(dtype, outputs, inputs, rows), torch.int8)
+
+
+def check_exact(numbers: Tensor, dtype: torch.dtype) -> None:
+    """A weight [N, K] of int8 or e4m3, one input at a time: the sums are exact."""
+    outputs, inputs = numbers.shape
+    x = torch.eye(inputs, dtype=dtype, device="cuda")
+    case = with_weight(Case(x, x), numbers, torch.full((outputs,), 0.5))
+    variants = case.variants()
+    assert variants > 0
+    for variant in range(variants):
+        assert torch.equal(case.run(variant)[0][:-BEHIND], (case.weight * 0.5).T)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_number_arrives(dtype: torch.dtype) -> None:
-    """All of int8 in each place of a step, one at a time: the sums are exact."""
-    numbers = torch.arange(-128, 128).to(torch.int8)[:, None].repeat(1, 128)
-    scale = torch.full((256,), 0.5, device="cuda")
-    case = Case(
-        x=torch.eye(128, dtype=dtype, device="cuda"),
-        weight=numbers.to(dtype).cuda(),
-        int8=int8_rows(numbers).cuda(),
-        scale=scale,
-    )
-    for variant in range(case.variants()):
-        y, _ = case.run(variant)
-        assert torch.equal(y[:-BEHIND], (case.weight * 0.5).T)
+    """All of int8 in each place of a step."""
+    check_exact(torch.arange(-128, 128).to(torch.int8)[:, None].repeat(1, 128), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_inputs_keep_their_places(dtype: torch.dtype) -> None:
-    numbers = torch.arange(72).to(torch.int8)[None].repeat(24, 1)
-    case = Case(
-        x=torch.eye(72, dtype=dtype, device="cuda"),
-        weight=numbers.to(dtype).cuda(),
-        int8=int8_rows(numbers).cuda(),
-        scale=torch.ones(24, device="cuda"),
-    )
-    for variant in range(case.variants()):
-        y, _ = case.run(variant)
-        assert torch.equal(y[:-BEHIND], case.weight.T)
+    check_exact(torch.arange(72).to(torch.int8)[None].repeat(24, 1), dtype)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +127,7 @@ def test_infinity_and_nan_arrive(dtype: torch.dtype) -> None:
     x = torch.zeros(40, 72, dtype=dtype, device="cuda")
     x[3, 5], x[7, 71], x[20, 0] = float("inf"), float("nan"), float("nan")
     numbers = torch.ones(72, 72, dtype=torch.int8)
-    case = Case(x, numbers.to(dtype).cuda(), int8=int8_rows(numbers).cuda())
-    case = replace(case, scale=torch.ones(72, device="cuda"))
+    case = with_weight(Case(x, x), numbers, torch.ones(72))
     for variant in range(case.variants()):
         y = case.run(variant)[0][:-BEHIND]
         assert (y[3] == float("inf")).all() and y[[7, 20]].isnan().all()
@@ -144,13 +135,33 @@ def test_infinity_and_nan_arrive(dtype: torch.dtype) -> None:
         assert (y == 0).all(), "another row sees them"
 
 
-def linear(case: Case, y: Tensor, *, tune: bool) -> None:
+def linear(case: Case, *, tune: bool) -> Tensor:
+    """By the kernel that is chosen; y."""
+    y = case.x.new_full((len(case.x), case.columns), float("nan"))
     arguments = case.arguments(y, case.new_normed())
     names = ("gamma", "beta", "normed", "eps", "rms", "gated")
     more = dict(zip(names, arguments[6:], strict=True), scale=case.scale)
     if tune:
         kernels.tune_linear(*arguments[:6], **more)
     kernels.linear(*arguments[:6], **more, isa="cuda", threads=1)
+    return y
+
+
+def check_many_rows(case: Case, tune: bool, cache: Path, patch: pytest.MonkeyPatch) -> None:
+    """A case of 700 rows without its norm, and some of its first rows."""
+    patch.setenv("DECODING_TUNE", str(int(tune)))
+    patch.setenv("DECODING_CACHE", str(cache))
+    kernels.set_deterministic(False)  # reads the environment
+    for rows in (3, 40, 700):
+        first = replace(case, gamma=None, beta=None).first(rows)
+        for each in (
+            first,
+            replace(first, bias=None),
+            replace(first, residual=None, activation="silu"),
+        ):
+            y = linear(each, tune=tune)
+            given = (each.x, each.weight, each.bias, each.residual, each.activation)
+            assert_within_torch(reference, y, *given, None, None, False, False, each.scale)
 
 
 # Inputs that our own kernels do not take, parts of a large weight, odd numbers of outputs.
@@ -165,21 +176,7 @@ def test_many_rows(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("DECODING_TUNE", str(int(tune)))
-    monkeypatch.setenv("DECODING_CACHE", str(tmp_path))
-    kernels.set_deterministic(False)  # reads the environment
-    whole = replace(made(dtype, outputs, inputs, 700), gamma=None, beta=None)
-    for rows in (3, 40, 700):
-        case = whole.first(rows)
-        for each in (
-            case,
-            replace(case, bias=None),
-            replace(case, residual=None, activation="silu"),
-        ):
-            y = each.x.new_full((rows, outputs), float("nan"))
-            linear(each, y, tune=tune)
-            given = (each.x, each.weight, each.bias, each.residual, each.activation)
-            assert_within_torch(reference, y, *given, None, None, False, False, each.scale)
+    check_many_rows(made(dtype, outputs, inputs, 700), tune, tmp_path, monkeypatch)
 
 
 @pytest.mark.usefixtures("deterministic")
@@ -191,10 +188,6 @@ def test_a_row_does_not_depend_on_its_batch(
     monkeypatch.setenv("DECODING_TUNE", "0")
     kernels.set_deterministic(True)  # reads the environment
     whole = replace(made(dtype, outputs, inputs, 300), residual=None)
-    y = whole.x.new_empty(300, outputs)
-    linear(whole, y, tune=False)
+    y = linear(whole, tune=False)
     for rows in (1, 7, 17, 129):
-        part = whole.rows(5, rows)
-        found = part.x.new_empty(rows, outputs)
-        linear(part, found, tune=False)
-        assert_equal(found, y[5 : 5 + rows])
+        assert_equal(linear(whole.rows(5, rows), tune=False), y[5 : 5 + rows])

@@ -189,7 +189,7 @@ void pack_panel(const PackParams& p, int64_t panel) {
 void interleave_tile(const InterleaveParams& p, int64_t panel, int64_t line) {
   constexpr int kGroup = 4;  // lines
   const int64_t all = (p.inputs + kGroup - 1) / kGroup, output = panel * kPanel;
-  const int64_t stride = int8_stride(static_cast<int>(p.inputs));
+  const int64_t stride = quantized_stride(static_cast<int>(p.inputs));
   const auto count = std::min<int64_t>(kPanel, p.outputs - output);
   const uint32_t* panel_lines = p.panels + panel * all * kPanel;
   for (int64_t n = 0; n < count; ++n) {

@@ -60,8 +60,8 @@ std::string checksum(const std::string& text) {
 std::string line_of(const ProductKey& key, const Tuned& tuned) {
   std::ostringstream out;
   out.imbue(std::locale::classic());
-  out << key.type << ' ' << key.int8 << ' ' << key.inputs << ' ' << key.outputs << ' '
-      << static_cast<int>(key.activation) << ' ' << key.norm << ' ' << key.bias << ' '
+  out << key.type << ' ' << static_cast<int>(key.weight) << ' ' << key.inputs << ' ' << key.outputs
+      << ' ' << static_cast<int>(key.activation) << ' ' << key.norm << ' ' << key.bias << ' '
       << key.residual << ' ' << key.gated << ' ' << key.whole << ' ' << key.deterministic << ' '
       << key.stride << ' ' << key.rows << ' ' << tuned.time << ' ' << tuned.cublaslt_default << ' '
       << tuned.cublaslt_best << ' ' << tuned.own_best << ' ' << tuned.algorithm.variant << ' '
@@ -77,21 +77,25 @@ std::optional<std::pair<ProductKey, Tuned>> parse(const std::string& line) {
   in.imbue(std::locale::classic());
   ProductKey key{};
   Tuned tuned;
-  int type = 0, activation = 0;
-  in >> type >> key.int8 >> key.inputs >> key.outputs >> activation >> key.norm >> key.bias >>
+  int type = 0, weight = 0, activation = 0;
+  in >> type >> weight >> key.inputs >> key.outputs >> activation >> key.norm >> key.bias >>
       key.residual >> key.gated >> key.whole >> key.deterministic >> key.stride >> key.rows >>
       tuned.time >> tuned.cublaslt_default >> tuned.cublaslt_best >> tuned.own_best >>
       tuned.algorithm.variant >> tuned.algorithm.separate_norm >> tuned.algorithm.separate_gate;
   for (uint64_t& word : tuned.algorithm.cublaslt.words) in >> word;
   if (!in) return {};
   key.type = static_cast<cudaDataType_t>(type);
+  key.weight = static_cast<WeightKind>(weight);
   key.activation = static_cast<Activation>(activation);
   return {{key, tuned}};
 }
 
-// Of x, and of an int8 weight too.
+// Of x, and of a quantized weight too.
 std::string name_of(const ProductKey& key) {
-  if (key.int8) return key.type == CUDA_R_16F ? "int8 f16" : "int8 bf16";
+  if (is_quantized(key.weight)) {
+    const std::string weight = key.weight == WeightKind::int8 ? "int8" : "e4m3";
+    return weight + (key.type == CUDA_R_16F ? " f16" : " bf16");
+  }
   return key.type == CUDA_R_32F ? "float32" : key.type == CUDA_R_16F ? "float16" : "bfloat16";
 }
 
@@ -103,7 +107,7 @@ const char* name_of(Activation activation) {
 double bytes_of(const ProductKey& key) {
   const double columns = (1.0 + key.residual) * key.outputs / (key.gated ? 2 : 1);
   const double width = key.type == CUDA_R_32F ? 4 : 2;
-  return double(key.inputs) * key.outputs * (key.int8 ? 1 : width) +
+  return double(key.inputs) * key.outputs * (is_quantized(key.weight) ? 1 : width) +
          key.rows * (key.inputs + columns) * width;
 }
 

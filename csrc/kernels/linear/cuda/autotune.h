@@ -23,7 +23,7 @@ int rows_bucket(int rows);
 // All that the time of a product depends on.
 struct ProductKey {
   cudaDataType_t type;
-  bool int8;  // of the weight
+  WeightKind weight;
   int inputs, outputs;
   Activation activation;
   bool norm, bias, residual, gated;

@@ -11,7 +11,7 @@ namespace decoding::cuda {
 template <typename T>
 int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
   const int inputs = p.weight.inputs;
-  if (sizeof(T) == sizeof(float) && p.weight.kind == WeightKind::int8) return 0;
+  if (sizeof(T) == sizeof(float) && is_quantized(p.weight.kind)) return 0;
   if (!aligned16<T>(p.x, inputs) || !aligned16<T>(p.weight.data, inputs) ||
       !aligned16<T>(p.normed, inputs) || !aligned16<float>(p.norm.gamma, 0) ||
       !aligned16<float>(p.norm.beta, 0)) {

@@ -1,4 +1,4 @@
-// Our own kernels for products of up to some hundred rows, of weights in 16 bits or int8:
+// Our own kernels for products of up to some hundred rows, of weights in 16 bits or quantized:
 // y = activation(norm(x) W^T + bias) + residual, or gated, as one launch.
 //
 // They start the weights' way from memory before they wait for the kernel that writes x, so that a

@@ -7,7 +7,7 @@
 
 namespace decoding::cuda {
 
-// half and bfloat16, of int8 weights: they stream through shared memory to the registers that
+// half and bfloat16, of quantized weights: they stream through shared memory to the registers that
 // multiply them.
 template <typename T>
 int streamed_variants(const Device& device, const LinearParams<T>& p);
@@ -20,7 +20,7 @@ int small_m_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
 void small_m_linear(Stream& stream, const LinearParams<T>& p, int variant);
 
-// half and bfloat16, also of int8 weights: tiles of x and W pass through shared memory.
+// half and bfloat16, also of quantized weights: tiles of x and W pass through shared memory.
 template <typename T>
 int tiled_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
@@ -28,8 +28,8 @@ void tiled_linear(Stream& stream, const LinearParams<T>& p, int variant);
 template <typename T>
 bool tiled_in_one_order(const Device& device, const LinearParams<T>& p, int variant);
 
-// half and bfloat16, on Hopper: the same by its own instruction, also of int8 weights, which may be
-// gated, for outputs that can be written 16 bytes at a time.
+// half and bfloat16, on Hopper: the same by its own instruction, also of quantized weights, which
+// may be gated, for outputs that can be written 16 bytes at a time.
 template <typename T>
 int wgmma_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>

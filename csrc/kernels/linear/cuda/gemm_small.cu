@@ -224,7 +224,7 @@ constexpr int kManyOutputs = 8192;  // from here on blocks may loop
 // would leave warps without work, except the smallest.
 template <typename T>
 const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
-  if (p.weight.kind == WeightKind::int8) return nullptr;
+  if (is_quantized(p.weight.kind)) return nullptr;
   const int inputs = p.weight.inputs;
   const auto find = [&](const auto& variants) -> const Variant<T>* {
     for (const Variant<T>& variant : variants) {

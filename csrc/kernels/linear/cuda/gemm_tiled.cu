@@ -19,7 +19,7 @@
 // variants with `one_order` are one to a caller that wants a row's bits to be the same among any
 // number of others.
 //
-// int8 weights pass through shared memory as they are, and are widened on their way to the
+// Quantized weights pass through shared memory as they are, and are widened on their way to the
 // registers; sums are multiplied by the outputs' scales as they leave them.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
@@ -157,7 +157,14 @@ const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, i
     }
     return nullptr;
   };
-  return p.weight.kind == WeightKind::int8 ? find(kVariants<T, int8_t>) : find(kVariants<T, T>);
+  switch (p.weight.kind) {
+    case WeightKind::int8:
+      return find(kVariants<T, int8_t>);
+    case WeightKind::float8:
+      return find(kVariants<T, Float8>);
+    default:
+      return find(kVariants<T, T>);
+  }
 }
 
 }  // namespace

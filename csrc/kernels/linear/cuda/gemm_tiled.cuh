@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/linear/cuda/int8/widen.cuh"
+#include "kernels/linear/cuda/quantized/widen.cuh"
 #include "kernels/linear/cuda/tile.cuh"
 
 namespace decoding::cuda::gemm_tiled {
@@ -25,10 +25,10 @@ struct GemmTiledConfig {
   static_assert(kThreads >= kColumns && kTileRows > 0 && kTileColumns > 0);
 };
 
-// W: the type of the weight, T or int8.
+// W: the type of the weight, T or a quantized one.
 template <typename T, typename W, typename S>
 struct Shared {
-  float bias[S::kColumns], scale[S::kColumns];  // scale: of an int8 weight
+  float bias[S::kColumns], scale[S::kColumns];  // scale: of a quantized weight
   union {
     struct {
       char w[S::kStages][S::kColumns * kLineBytesOf<W>];
@@ -55,8 +55,8 @@ __device__ __forceinline__ void load_weights(uint32_t (&to)[4], uint32_t lines, 
                                              int lane) {
   if constexpr (sizeof(W) == 1) {
     const uint32_t at = lines + chunk_place<W>(product, lane / 4) * 16 + lane % 4 * 4;
-    const uint2 first = widen<T>(load_shared(at));
-    const uint2 second = widen<T>(load_shared(at + 8 * kLineBytesOf<W>));
+    const uint2 first = widen<T, W>(load_shared(at));
+    const uint2 second = widen<T, W>(load_shared(at + 8 * kLineBytesOf<W>));
     to[0] = first.x, to[1] = first.y, to[2] = second.x, to[3] = second.y;
   } else {
     load_matrices(to, lines + chunk_place<W>(2 * product + lane / 8 % 2, lane) * 16);
@@ -92,7 +92,7 @@ __device__ __forceinline__ void multiply(float (&sums)[S::kTileRows][2 * S::kTil
   }
 }
 
-// The block's sums, from the registers of its warps, times the scales of an int8 weight.
+// The block's sums, from the registers of its warps, times the scales of a quantized weight.
 template <typename T, typename W, typename S>
 __device__ __forceinline__ void store_sums(
     const float (&sums)[S::kTileRows][2 * S::kTileColumns][4], int down, int across, int split,

@@ -13,17 +13,17 @@
 // Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each finishes
 // some rows: all send it their sums for them, since to send is faster than to ask.
 //
-// int8 weights pass through shared memory as they are, in lines of 64 bytes, and are widened on
-// their way to registers, where the instruction takes its first factor, too. Beside half the bytes
-// of W, those of x, which every block of its rows reads, count for more: so there are tiles of more
-// columns. Steps are of 64 inputs where no groups share them. The sums are multiplied by the
-// outputs' scales as they leave the registers. These kernels take a gate along, too: half a tile's
-// outputs are gates.
+// Quantized weights pass through shared memory as they are, in lines of 64 bytes, and are widened
+// on their way to registers, where the instruction takes its first factor, too. Beside half the
+// bytes of W, those of x, which every block of its rows reads, count for more: so there are tiles
+// of more columns. Steps are of 64 inputs where no groups share them. The sums are multiplied by
+// the outputs' scales as they leave the registers. These kernels take a gate along, too: half a
+// tile's outputs are gates.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
 #include "kernels/linear/cuda/gemm_wgmma.cuh"
 #include "kernels/linear/cuda/gemm_wgmma_sums.cuh"
-#include "kernels/linear/cuda/int8/gemm_wgmma_int8.cuh"
+#include "kernels/linear/cuda/quantized/gemm_wgmma_w8a16.cuh"
 
 namespace decoding::cuda {
 namespace {
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p
   if constexpr (S::kEarlyResidual) pieces.load_residual(p);
 
   ThreadSums<S> sums = {};
-  if constexpr (S::kInt8) {
-    multiply_int8<T, S>(sums, shared, w, x, steps, group);
+  if constexpr (S::kQuantized) {
+    multiply_w8a16<T, S>(sums, shared, w, x, steps, group);
   } else {
     multiply_steps<T, S>(sums, shared, w, x, steps, group);
   }
@@ -143,42 +143,43 @@ constexpr Variant<T> kVariants[] = {
     make_variant<T, GemmWgmmaConfig<T, 64, 128, 4, 4>>(),
 };
 
-template <typename T>
-constexpr Variant<T> kInt8Variants[] = {
-    make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 6>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 4>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 64, 5>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 32, 64, 8, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 64, 8, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 64, 5, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 2>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 10, 4>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 10, 4>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 6, 4>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 256, 128, 5>>(),
+// W: int8 or e4m3.
+template <typename T, typename W>
+constexpr Variant<T> kQuantizedVariants[] = {
+    make_variant<T, GemmWgmmaConfig<W, 32, 64, 6>>(),
+    make_variant<T, GemmWgmmaConfig<W, 64, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 64, 5>>(),
+    make_variant<T, GemmWgmmaConfig<W, 64, 128, 6>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 128, 8>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 256, 6>>(),
+    make_variant<T, GemmWgmmaConfig<W, 32, 64, 8, 2>>(),
+    make_variant<T, GemmWgmmaConfig<W, 64, 64, 8, 2>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 64, 5, 2>>(),
+    make_variant<T, GemmWgmmaConfig<W, 64, 128, 10, 2>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 128, 8, 2>>(),
+    make_variant<T, GemmWgmmaConfig<W, 32, 128, 10, 4>>(),
+    make_variant<T, GemmWgmmaConfig<W, 64, 128, 10, 4>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 128, 6, 4>>(),
+    make_variant<T, GemmWgmmaConfig<W, 256, 128, 5>>(),
 };
 
-template <typename T>
+template <typename T, typename W>
 constexpr Variant<T> kGatedVariants[] = {
-    make_variant<T, GemmWgmmaConfig<int8_t, 32, 128, 12, 1, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 6, 1, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 64, 128, 12, 1, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 128, 8, 1, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 128, 256, 6, 1, true>>(),
-    make_variant<T, GemmWgmmaConfig<int8_t, 256, 128, 5, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<W, 32, 128, 12, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<W, 64, 128, 6, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<W, 64, 128, 12, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 128, 8, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<W, 128, 256, 6, 1, true>>(),
+    make_variant<T, GemmWgmmaConfig<W, 256, 128, 5, 1, true>>(),
 };
 
 // The nth variant that supports p; null after the last.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
-  const bool gated = p.gated != nullptr, int8 = p.weight.kind == WeightKind::int8;
+  const bool gated = p.gated != nullptr, quantized = is_quantized(p.weight.kind);
   const int64_t stride = p.stride > 0 ? p.stride : columns_of(p);
-  if (p.norm.gamma != nullptr || (gated && !int8) || device.capability != 90 || device.code != 90 ||
-      !aligned16<T>(p.y, stride) || !aligned16<T>(p.residual, stride)) {
+  if (p.norm.gamma != nullptr || (gated && !quantized) || device.capability != 90 ||
+      device.code != 90 || !aligned16<T>(p.y, stride) || !aligned16<T>(p.residual, stride)) {
     return nullptr;
   }
   const auto find = [&](const auto& variants) -> const Variant<T>* {
@@ -190,8 +191,11 @@ const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, i
     }
     return nullptr;
   };
-  if (gated) return find(kGatedVariants<T>);
-  return int8 ? find(kInt8Variants<T>) : find(kVariants<T>);
+  if (!quantized) return find(kVariants<T>);
+  if (p.weight.kind == WeightKind::int8) {
+    return gated ? find(kGatedVariants<T, int8_t>) : find(kQuantizedVariants<T, int8_t>);
+  }
+  return gated ? find(kGatedVariants<T, Float8>) : find(kQuantizedVariants<T, Float8>);
 }
 
 }  // namespace

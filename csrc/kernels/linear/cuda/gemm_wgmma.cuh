@@ -17,15 +17,15 @@ template <typename W_, int kRows_, int kColumns_, int kStages_, int kParts_ = 1,
           bool kGated_ = false>
 struct GemmWgmmaConfig {
   using W = W_;
-  static constexpr bool kInt8 = sizeof(W) == 1, kGated = kGated_;
+  static constexpr bool kQuantized = sizeof(W) == 1, kGated = kGated_;
   static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_, kParts = kParts_;
   static constexpr int kAcross = kColumns / kTileColumns, kSplits = kAcross == 1 ? 2 : 1;
   static constexpr int kTiles = kAcross * kSplits / 2;  // of the columns, that a group multiplies
-  static constexpr int kSlices = kInt8 && kSplits == 1 ? 1 : 2;
+  static constexpr int kSlices = kQuantized && kSplits == 1 ? 1 : 2;
   static constexpr int kDepth = kSlices * kSlice;  // inputs of a step
-  // Steps that are on their way at first. Products of int8 still read a stage while the next one's
-  // begin, so that the one after it is the first to fill it again.
-  static constexpr int kAhead = kInt8 ? kStages - 2 : kStages;
+  // Steps that are on their way at first. Products of quantized weights still read a stage while
+  // the next one's begin, so that the one after it is the first to fill it again.
+  static constexpr int kAhead = kQuantized ? kStages - 2 : kStages;
   // Of y, that the outputs become: with a gate the first half of them are gates.
   static constexpr int kFinished = kGated ? kColumns / 2 : kColumns;
   static constexpr int kPartRows = kRows / kParts;   // that a block finishes
@@ -34,7 +34,7 @@ struct GemmWgmmaConfig {
   static constexpr int kOwn = (kPartRows * kWidth + kThreads - 1) / kThreads;  // of a thread
   // Whether the residual is fetched before the products: with many sums registers do not suffice.
   static constexpr bool kEarlyResidual = 4 * kOwn + kTiles * kRows / 2 <= 96;
-  static_assert(kAcross == 1 || kAcross == 2 || (kInt8 && kAcross == 4));
+  static_assert(kAcross == 1 || kAcross == 2 || (kQuantized && kAcross == 4));
 };
 
 template <typename S>

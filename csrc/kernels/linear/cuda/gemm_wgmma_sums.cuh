@@ -153,13 +153,13 @@ __device__ __forceinline__ int own_column(int group, int tile) {
   return across * kTileColumns + threadIdx.x % kGroup / kWarp * 16 + threadIdx.x % kWarp / 4;
 }
 
-// The scales of these outputs, of an int8 weight.
+// The scales of these outputs, of a quantized weight.
 template <typename S>
 struct Scales {
   float at[S::kTiles][2];
 
   __device__ __forceinline__ Scales(const LinearWeight& weight, int first_column, int group) {
-    if constexpr (S::kInt8) {
+    if constexpr (S::kQuantized) {
 #pragma unroll
       for (int tile = 0; tile < S::kTiles; ++tile) {
 #pragma unroll
@@ -181,7 +181,9 @@ __device__ __forceinline__ void send_sums(const ThreadSums<S>& sums, const Scale
 #pragma unroll
   for (int tile = 0; tile < S::kTiles; ++tile) {
     const int column = own_column<S>(group, tile);
-    const auto scaled = [&](float sum, int i) { return S::kInt8 ? sum * scales.at[tile][i] : sum; };
+    const auto scaled = [&](float sum, int i) {
+      return S::kQuantized ? sum * scales.at[tile][i] : sum;
+    };
 #pragma unroll
     for (int j = 0; j < S::kRows / 8; ++j) {
       const int row = 8 * j % S::kPartRows + threadIdx.x % 4 * 2;

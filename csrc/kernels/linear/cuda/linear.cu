@@ -13,8 +13,8 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/cublaslt/cublaslt_linear.h"
 #include "kernels/linear/cuda/gemm.h"
-#include "kernels/linear/cuda/int8/gemm_w8a8.h"
-#include "kernels/linear/cuda/int8/quantize.h"
+#include "kernels/linear/cuda/quantized/gemm_w8a8.h"
+#include "kernels/linear/cuda/quantized/quantize.h"
 #include "kernels/linear/cuda/timing.h"
 #include "kernels/linear/glu.h"
 #include "kernels/linear/linear.h"
@@ -24,9 +24,10 @@ namespace decoding {
 namespace cuda {
 namespace {
 
-constexpr int kFewRows = 16;        // up to here our own kernels win as a rule
-constexpr int kMostOwnRows = 512;   // above they are not even timed
-constexpr int kFewestWidened = 64;  // rows from which on it can pay to widen an int8 weight before
+constexpr int kFewRows = 16;       // up to here our own kernels win as a rule
+constexpr int kMostOwnRows = 512;  // above they are not even timed
+constexpr int kFewestWidened =
+    64;  // rows from which on it can pay to widen a quantized weight before
 // By how much an algorithm with a separate norm or gate must win: one dependent launch more costs
 // more in a step than where it is timed.
 constexpr float kSeparate = 1.1f;
@@ -115,7 +116,7 @@ std::vector<Algorithm> deterministic_algorithms(const Device& device, const Line
 template <typename T>
 ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
   return {.type = kType<T>,
-          .int8 = p.weight.kind == WeightKind::int8,
+          .weight = p.weight.kind,
           .inputs = p.weight.inputs,
           .outputs = p.weight.outputs,
           .activation = p.activation,
@@ -165,7 +166,7 @@ std::vector<Algorithm> all_algorithms(Stream& stream, const LinearParams<T>& p) 
   if (stream.deterministic()) return deterministic_algorithms(stream.device(), p);
   std::vector<Algorithm> algorithms, own;
   if (p.rows <= kMostOwnRows) own = fused_algorithms(stream.device(), p);
-  const bool narrow = p.weight.kind == WeightKind::int8 && p.rows < kFewestWidened;
+  const bool narrow = is_quantized(p.weight.kind) && p.rows < kFewestWidened;
   if (narrow && !own.empty()) return own;
   Algorithm algorithm = separate_all(p);
   for (const auto& proposal :
@@ -196,8 +197,8 @@ void tune(Stream& stream, const LinearParams<T>& p) {
     launch(timed, rewrite_kernel, dim3(count / 256 + 1), dim3(256), 0,
            reinterpret_cast<uint32_t*>(const_cast<T*>(p.x)), count);
   };
-  const bool int8 = p.weight.kind == WeightKind::int8;
-  const size_t row = int8 ? int8_stride(p.weight.inputs) : sizeof(T) * p.weight.inputs;
+  const bool quantized = is_quantized(p.weight.kind);
+  const size_t row = quantized ? quantized_stride(p.weight.inputs) : sizeof(T) * p.weight.inputs;
   const size_t bytes = row * p.weight.outputs;
   const auto times = time_cold(stream.device(), p.weight.data, bytes, write_x, launches);
   Tuned tuned;

@@ -1,7 +1,8 @@
 // Copies tiles of x and W to shared memory, for the kernels that multiply them there: in lines of
 // 64 inputs, 128 bytes for each row of the tile, whose 16-byte chunks are permuted by the row
-// (chunk ^ row % 8), so that eight rows lie in eight different groups of banks. Lines of int8 have
-// 64 bytes: two rows lie side by side there, and pairs of rows permute the chunks.
+// (chunk ^ row % 8), so that eight rows lie in eight different groups of banks. Lines of a
+// quantized weight have 64 bytes: two rows lie side by side there, and pairs of rows permute the
+// chunks.
 #pragma once
 
 #include "kernels/cuda/cluster.cuh"
@@ -25,7 +26,7 @@ __device__ __forceinline__ int chunk_place(int chunk, int row) {
 // Elements from row to row of W.
 template <typename W>
 __device__ __forceinline__ int weight_stride(const LinearWeight& weight) {
-  return sizeof(W) == 1 ? int8_stride(weight.inputs) : weight.inputs;
+  return sizeof(W) == 1 ? quantized_stride(weight.inputs) : weight.inputs;
 }
 
 // The way of kCount rows of a matrix [rows, inputs] to shared memory, slice by slice, in the order
@@ -50,7 +51,7 @@ class Source {
     const T* from = from_;
 #pragma unroll
     for (int i = 0; i < (kCount + kStride - 1) / kStride; ++i, from += row_step_) {
-      // A line of int8 is half a line of the cache.
+      // A line of 64 bytes is half a line of the cache.
       copy_async<sizeof(T) == 1>(to + i * kStride * kLineBytesOf<T>, from,
                                  i * kStride < rows_ && k_ < inputs_);
     }

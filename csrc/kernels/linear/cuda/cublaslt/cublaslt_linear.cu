@@ -8,7 +8,7 @@
 #include "kernels/cuda/vector.cuh"
 #include "kernels/linear/cuda/cublaslt/cublaslt_linear.h"
 #include "kernels/linear/cuda/gemm.h"
-#include "kernels/linear/cuda/int8/dequantize.h"
+#include "kernels/linear/cuda/quantized/dequantize.h"
 
 namespace decoding::cuda {
 namespace {
@@ -156,11 +156,11 @@ int outputs_in_cublaslt(const Device& device, const LinearParams<T>& p) {
                                                                                           : outputs;
 }
 
-// As many outputs of an int8 weight as there is room for in 16 bits, in nearly equal parts.
+// As many outputs of a quantized weight as there is room for in 16 bits, in nearly equal parts.
 int dequantized_at_once(const Matmul& matmul, const LinearWeight& weight) {
   constexpr int64_t kUnit = 64;
   const int64_t room = matmul.dequantized_bytes() / (sizeof(half) * weight.inputs);
-  CHECK(room >= std::min<int64_t>(kUnit, weight.outputs), "an int8 weight of ", weight.inputs,
+  CHECK(room >= std::min<int64_t>(kUnit, weight.outputs), "a quantized weight of ", weight.inputs,
         " inputs has no room in 16 bits");
   const int64_t most = std::max(room / kUnit * kUnit, kUnit);
   const int64_t parts = (weight.outputs + most - 1) / most;
@@ -169,15 +169,15 @@ int dequantized_at_once(const Matmul& matmul, const LinearWeight& weight) {
 }
 
 // use(part, weight) for all parts of p in turn, each of which finds its weight in 16 bits; weight:
-// what it is made of in int8, null where p has it in 16 bits already.
+// what it is made of, null where p has it in 16 bits already.
 template <typename T, typename Use>
 void for_parts(const Matmul& matmul, const LinearParams<T>& p, const Use& use) {
-  if (p.weight.kind != WeightKind::int8) return use(p, nullptr);
+  if (!is_quantized(p.weight.kind)) return use(p, nullptr);
   const int outputs = p.weight.outputs, most = dequantized_at_once(matmul, p.weight);
   for (int first = 0; first < outputs; first += most) {
     LinearWeight weight = p.weight;
     weight.data =
-        static_cast<const int8_t*>(weight.data) + int64_t{first} * int8_stride(weight.inputs);
+        static_cast<const uint8_t*>(weight.data) + int64_t{first} * quantized_stride(weight.inputs);
     weight.scale += first;
     weight.outputs = std::min(most, outputs - first);
     LinearParams<T> part = outputs_of(p, first, weight.outputs);

@@ -4,7 +4,7 @@
 // cuBLASLt does what it can of what follows the product: a bias in the type of y, relu and the tanh
 // form of gelu, and the residual as the matrix that it adds to.
 //
-// An int8 weight is widened to 16 bits before it (dequantize.h), in parts that stay in the L2
+// A quantized weight is widened to 16 bits before it (dequantize.h), in parts that stay in the L2
 // cache: that pays for products of many rows.
 #pragma once
 

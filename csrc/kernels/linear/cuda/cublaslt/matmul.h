@@ -16,7 +16,7 @@ namespace decoding::cuda {
 
 // Holds the partial sums of a product that is split over K: 512 rows of 1024 outputs, 8 parts.
 constexpr size_t kMatmulWorkspace = 16 << 20;
-// Holds as much of an int8 weight in 16 bits as stays in the L2 cache until it is multiplied.
+// Holds as much of a quantized weight in 16 bits as stays in the L2 cache until it is multiplied.
 constexpr size_t kMostDequantized = 32 << 20;
 
 // y = activation(x W^T + bias) + residual as one call of cuBLASLt, all numbers in `type`.
@@ -36,7 +36,7 @@ struct Product {
 class Matmul {
  public:
   // The device must be the current one. workspace: `bytes` of its memory, on kAlignment; what goes
-  // beyond kMatmulWorkspace is for int8 weights in 16 bits.
+  // beyond kMatmulWorkspace is for quantized weights in 16 bits.
   // deterministic: a row has the same bits whatever other rows there are, see linear.cu.
   Matmul(const Device& device, void* workspace, size_t bytes, bool deterministic = false);
   ~Matmul();
@@ -46,7 +46,7 @@ class Matmul {
   void workspace(void* workspace) { workspace_ = workspace; }
   size_t bytes() const { return bytes_; }  // that it needs
 
-  // Room for a part of an int8 weight in 16 bits.
+  // Room for a part of a quantized weight in 16 bits.
   void* dequantized() const { return static_cast<char*>(workspace_) + kMatmulWorkspace; }
   size_t dequantized_bytes() const { return bytes_ - workspace_bytes_; }
 

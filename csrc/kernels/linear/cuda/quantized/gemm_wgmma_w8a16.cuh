@@ -1,4 +1,4 @@
-// The products of an int8 weight in gemm_wgmma.cu.
+// The products of a quantized weight in gemm_wgmma.cu.
 //
 // A group of warps loads its bytes of a step by ldmatrix, which gives a lane four bytes of each row
 // of 16: in the order of linear.h its part of a product of 16 inputs, whose first factor may be in
@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/linear/cuda/gemm_wgmma.cuh"
-#include "kernels/linear/cuda/int8/widen.cuh"
+#include "kernels/linear/cuda/quantized/widen.cuh"
 
 namespace decoding::cuda::gemm_wgmma {
 
@@ -24,8 +24,8 @@ class Bytes {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       from_[half] = shared_address(shared.tiles.w[0][slice]) +
-                    (across * kTileColumns + row) * kLineBytesOf<int8_t> +
-                    chunk_place<int8_t>(kProducts * half + lane / 16, row) * 16;
+                    (across * kTileColumns + row) * kLineBytesOf<typename S::W> +
+                    chunk_place<typename S::W>(kProducts * half + lane / 16, row) * 16;
       asm volatile("" : "+r"(from_[half]));  // the compiler would compute it in every step
     }
   }
@@ -36,7 +36,7 @@ class Bytes {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         load_matrices(at[tile][half], from_[half] + stage * sizeof(Tiles<S>::w[0]) +
-                                          tile * kTileColumns * kLineBytesOf<int8_t>);
+                                          tile * kTileColumns * kLineBytesOf<typename S::W>);
       }
     }
   }
@@ -48,12 +48,13 @@ class Bytes {
 };
 
 // A lane's part of the first factor of the products.
-template <typename T>
+template <typename T, typename W>
 __device__ __forceinline__ void widen_products(uint32_t (&to)[kProducts][4],
                                                const uint32_t (&bytes)[2 * kProducts]) {
 #pragma unroll
   for (int product = 0; product < kProducts; ++product) {
-    const uint2 upper = widen<T>(bytes[2 * product]), lower = widen<T>(bytes[2 * product + 1]);
+    const uint2 upper = widen<T, W>(bytes[2 * product]),
+                lower = widen<T, W>(bytes[2 * product + 1]);
     to[product][0] = upper.x, to[product][1] = lower.x;
     to[product][2] = upper.y, to[product][3] = lower.y;
   }
@@ -61,9 +62,9 @@ __device__ __forceinline__ void widen_products(uint32_t (&to)[kProducts][4],
 
 // sums += all steps.
 template <typename T, typename S>
-__device__ __forceinline__ void multiply_int8(ThreadSums<S>& sums, Shared<S>& shared,
-                                              WeightSource<S>& w, Source<T, S::kRows, kThreads>& x,
-                                              int steps, int group) {
+__device__ __forceinline__ void multiply_w8a16(ThreadSums<S>& sums, Shared<S>& shared,
+                                               WeightSource<S>& w, Source<T, S::kRows, kThreads>& x,
+                                               int steps, int group) {
   const int slice = S::kSplits == 2 ? group : 0;
   Bytes<S> bytes(shared, slice, group);
   int stage = 0, free = S::kAhead;
@@ -84,7 +85,7 @@ __device__ __forceinline__ void multiply_int8(ThreadSums<S>& sums, Shared<S>& sh
       for (int half = 0; half < 2; ++half) {
         wgmma_wait<1>();  // the products before the last have read their registers
         uint32_t widened[kProducts][4];
-        widen_products<T>(widened, bytes.at[tile][half]);
+        widen_products<T, typename S::W>(widened, bytes.at[tile][half]);
         wgmma_begin(widened);
 #pragma unroll
         for (int product = 0; product < kProducts; ++product) {

@@ -10,7 +10,7 @@
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/linear/cuda/int8/gemm_w8a8.h"
+#include "kernels/linear/cuda/quantized/gemm_w8a8.h"
 #include "kernels/linear/linear.h"
 
 namespace decoding::cuda {
@@ -72,7 +72,7 @@ struct Maps {
                                    {weight.outputs / 32u, 32 * stride(weight), kColumns / 32}})) {}
 
  private:
-  static uint64_t stride(const LinearWeight& weight) { return int8_stride(weight.inputs); }
+  static uint64_t stride(const LinearWeight& weight) { return quantized_stride(weight.inputs); }
   static TensorAxis depth(const LinearWeight& weight) { return {stride(weight), 1, kDepth}; }
 };
 
@@ -166,7 +166,7 @@ struct Results {
 template <bool adds, typename T>
 __device__ __forceinline__ void consume(Shared& shared, const Tiles& tiles,
                                         const W8A8Params<T>& p) {
-  const int steps = (int8_stride(p.weight.inputs) + kDepth - 1) / kDepth;
+  const int steps = (quantized_stride(p.weight.inputs) + kDepth - 1) / kDepth;
   // The compiler does not know that all lanes have the same group.
   const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0);
   const int thread = threadIdx.x % kGroup;

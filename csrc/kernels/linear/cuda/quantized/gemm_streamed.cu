@@ -1,5 +1,5 @@
-// y = activation(norm(x) W^T + bias) + residual, or gated, for few rows and an int8 weight, which
-// streams from memory through shared memory to the registers of the tensor cores.
+// y = activation(norm(x) W^T + bias) + residual, or gated, for few rows and a quantized weight,
+// which streams from memory through shared memory to the registers of the tensor cores.
 //
 // A block computes 16 kTiles outputs of kRows rows at a time; its warps share out K and add up in
 // shared memory. Weights are the first factor of mma.m16n8k16, so that eight rows of x are enough
@@ -21,8 +21,8 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
-#include "kernels/linear/cuda/int8/gemm_streamed.cuh"
-#include "kernels/linear/cuda/int8/gemm_streamed_rows.cuh"
+#include "kernels/linear/cuda/quantized/gemm_streamed.cuh"
+#include "kernels/linear/cuda/quantized/gemm_streamed_rows.cuh"
 
 namespace decoding::cuda {
 namespace {
@@ -102,10 +102,10 @@ struct Variant {
   void (*kernel)(LinearParams<T>);
 };
 
-template <typename T, bool kNorm, bool kGated, int kRows, int kTiles, int kChunks, int kStages,
-          bool kDirect = false>
+template <typename T, typename W, bool kNorm, bool kGated, int kRows, int kTiles, int kChunks,
+          int kStages, bool kDirect = false>
 constexpr Variant<T> make_variant(int blocks) {
-  using S = GemmStreamedConfig<kNorm, kGated, kRows, kTiles, kChunks, kStages, kDirect>;
+  using S = GemmStreamedConfig<W, kNorm, kGated, kRows, kTiles, kChunks, kStages, kDirect>;
   return {.columns = S::kColumns,
           .rows = S::kRows,
           .blocks = blocks,
@@ -113,30 +113,34 @@ constexpr Variant<T> make_variant(int blocks) {
           .kernel = streamed_kernel<T, S>};
 }
 
-template <typename T, bool gated>
+template <typename T, typename W, bool gated>
 constexpr Variant<T> kDirect[] = {
-    make_variant<T, false, gated, 8, 1, 1, 2, true>(2),
-    make_variant<T, false, gated, 8, 2, 1, 2, true>(2),
-    make_variant<T, false, gated, 16, 1, 1, 2, true>(2),
+    make_variant<T, W, false, gated, 8, 1, 1, 2, true>(2),
+    make_variant<T, W, false, gated, 8, 2, 1, 2, true>(2),
+    make_variant<T, W, false, gated, 16, 1, 1, 2, true>(2),
 };
 constexpr int kMostDirect = 1024;  // inputs
 
 // Rows, tiles, chunks and stages, and blocks on a multiprocessor.
-template <typename T, bool norm, bool gated>
+template <typename T, typename W, bool norm, bool gated>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, norm, gated, 8, 1, 1, 4>(2),  make_variant<T, norm, gated, 8, 1, 1, 8>(1),
-    make_variant<T, norm, gated, 8, 1, 1, 8>(2),  make_variant<T, norm, gated, 8, 2, 1, 4>(1),
-    make_variant<T, norm, gated, 8, 2, 1, 4>(2),  make_variant<T, norm, gated, 8, 1, 2, 2>(2),
-    make_variant<T, norm, gated, 8, 1, 2, 4>(1),  make_variant<T, norm, gated, 8, 1, 2, 4>(2),
-    make_variant<T, norm, gated, 8, 1, 4, 2>(1),  make_variant<T, norm, gated, 8, 1, 4, 2>(2),
-    make_variant<T, norm, gated, 8, 1, 4, 4>(1),  make_variant<T, norm, gated, 16, 1, 1, 6>(2),
-    make_variant<T, norm, gated, 16, 2, 1, 3>(1),
+    make_variant<T, W, norm, gated, 8, 1, 1, 4>(2),
+    make_variant<T, W, norm, gated, 8, 1, 1, 8>(1),
+    make_variant<T, W, norm, gated, 8, 1, 1, 8>(2),
+    make_variant<T, W, norm, gated, 8, 2, 1, 4>(1),
+    make_variant<T, W, norm, gated, 8, 2, 1, 4>(2),
+    make_variant<T, W, norm, gated, 8, 1, 2, 2>(2),
+    make_variant<T, W, norm, gated, 8, 1, 2, 4>(1),
+    make_variant<T, W, norm, gated, 8, 1, 2, 4>(2),
+    make_variant<T, W, norm, gated, 8, 1, 4, 2>(1),
+    make_variant<T, W, norm, gated, 8, 1, 4, 2>(2),
+    make_variant<T, W, norm, gated, 8, 1, 4, 4>(1),
+    make_variant<T, W, norm, gated, 16, 1, 1, 6>(2),
+    make_variant<T, W, norm, gated, 16, 2, 1, 3>(1),
 };
 
-// The nth variant that supports p; null after the last.
-template <typename T>
-const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
-  if (p.weight.kind != WeightKind::int8) return nullptr;
+template <typename T, typename W>
+const Variant<T>* find_variant_of(const Device& device, const LinearParams<T>& p, int n) {
   const auto find = [&](const auto& variants) -> const Variant<T>* {
     for (const Variant<T>& variant : variants) {
       const bool fits = variant.shared(p.weight.inputs, variant.rows) <=
@@ -147,13 +151,26 @@ const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, i
   };
   const bool gated = p.gated != nullptr;
   if (p.norm.gamma != nullptr) {
-    return gated ? find(kVariants<T, true, true>) : find(kVariants<T, true, false>);
+    return gated ? find(kVariants<T, W, true, true>) : find(kVariants<T, W, true, false>);
   }
   if (p.weight.inputs <= kMostDirect) {
-    const Variant<T>* direct = gated ? find(kDirect<T, true>) : find(kDirect<T, false>);
+    const Variant<T>* direct = gated ? find(kDirect<T, W, true>) : find(kDirect<T, W, false>);
     if (direct != nullptr) return direct;
   }
-  return gated ? find(kVariants<T, false, true>) : find(kVariants<T, false, false>);
+  return gated ? find(kVariants<T, W, false, true>) : find(kVariants<T, W, false, false>);
+}
+
+// The nth variant that supports p; null after the last.
+template <typename T>
+const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
+  switch (p.weight.kind) {
+    case WeightKind::int8:
+      return find_variant_of<T, int8_t>(device, p, n);
+    case WeightKind::float8:
+      return find_variant_of<T, Float8>(device, p, n);
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace

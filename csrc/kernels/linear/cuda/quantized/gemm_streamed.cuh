@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/linear/cuda/int8/widen.cuh"
+#include "kernels/linear/cuda/quantized/widen.cuh"
 #include "kernels/linear/linear.h"
 
 namespace decoding::cuda::gemm_streamed {
@@ -16,10 +16,11 @@ constexpr int kTileRows = 8;  // of x, in a product of the tensor cores
 
 // A variant: kRows rows of x by kTiles * 16 outputs at a time, in steps of kChunks * 64 inputs,
 // kStages of them under way. kDirect: x does not pass through shared memory, which takes longer
-// where there is little to multiply.
-template <bool kNorm_, bool kGated_, int kRows_, int kTiles_, int kChunks_, int kStages_,
-          bool kDirect_>
+// where there is little to multiply. W: the type of the weight.
+template <typename W_, bool kNorm_, bool kGated_, int kRows_, int kTiles_, int kChunks_,
+          int kStages_, bool kDirect_>
 struct GemmStreamedConfig {
+  using W = W_;
   static constexpr bool kNorm = kNorm_, kGated = kGated_, kDirect = kDirect_;
   static_assert(!kNorm || !kDirect);
   static constexpr int kRows = kRows_, kTiles = kTiles_, kChunks = kChunks_, kStages = kStages_;
@@ -90,14 +91,14 @@ template <typename S>
 class Weights {
  public:
   __device__ __forceinline__ Weights(const LinearWeight& weight, const Lane<S>& lane)
-      : stride_(int8_stride(weight.inputs)),
+      : stride_(quantized_stride(weight.inputs)),
         half_((S::kGated ? int64_t{weight.outputs} / 2 : 8) * stride_),
         columns_(columns_of<S>(weight)),
         steps_(lane.steps),
         begin_(lane.k + 16 * lane.t),
         step_(0),
         column_(blockIdx.y * S::kColumns + lane.g),
-        from_(static_cast<const int8_t*>(weight.data) + int64_t{column_} * stride_ + begin_) {}
+        from_(static_cast<const uint8_t*>(weight.data) + int64_t{column_} * stride_ + begin_) {}
 
   __device__ __forceinline__ void request_next(uint4 (&to)[S::kChunks][S::kTiles][2][kThreads]) {
     if (steps_ == 0) return;
@@ -127,10 +128,10 @@ class Weights {
   const int stride_;
   const int64_t half_;
   const int columns_, steps_;
-  const int begin_;     // the lane's first input
-  int step_;            // the next one
-  int column_;          // of the first tile, row g
-  const int8_t* from_;  // the lane's first input of that column
+  const int begin_;      // the lane's first input
+  int step_;             // the next one
+  int column_;           // of the first tile, row g
+  const uint8_t* from_;  // the lane's first input of that column
 };
 
 // A lane's inputs of a chunk: 16 of row g of each tile of rows.
@@ -162,7 +163,7 @@ __device__ __forceinline__ void multiply(float (&sums)[2][S::kTiles][S::kRowTile
   for (int i = 0; i < S::kTiles; ++i) {
     const uint4 upper = weights[i][0][threadIdx.x], lower = weights[i][1][threadIdx.x];
     const auto add = [&](int chain, uint32_t a, uint32_t b, uint32_t uint4::* word) {
-      const uint2 first = widen<T>(a), second = widen<T>(b);
+      const uint2 first = widen<T, typename S::W>(a), second = widen<T, typename S::W>(b);
 #pragma unroll
       for (int r = 0; r < S::kRowTiles; ++r) {
         multiply_add<T>(sums[chain][i][r], first.x, second.x, first.y, second.y, x.low[r].*word,

@@ -1,5 +1,5 @@
-// to[n, k] = scale[n] W_q[n, k]: an int8 weight in 16 bits, for products of so many rows that it
-// pays to widen the weight once. Of large weights some outputs at a time.
+// to[n, k] = scale[n] W_q[n, k]: a quantized weight in 16 bits, for products of so many rows that
+// it pays to widen the weight once. Of large weights some outputs at a time.
 #pragma once
 
 #include "kernels/cuda/stream.h"

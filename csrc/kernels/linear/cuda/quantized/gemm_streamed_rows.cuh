@@ -1,7 +1,7 @@
 // The rows of x on their way into a block of gemm_streamed.cu, through its norm.
 #pragma once
 
-#include "kernels/linear/cuda/int8/gemm_streamed.cuh"
+#include "kernels/linear/cuda/quantized/gemm_streamed.cuh"
 
 namespace decoding::cuda::gemm_streamed {
 

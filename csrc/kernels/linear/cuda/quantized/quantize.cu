@@ -4,7 +4,7 @@
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/linear/cuda/int8/quantize.h"
+#include "kernels/linear/cuda/quantized/quantize.h"
 #include "kernels/linear/linear.h"
 
 namespace decoding::cuda {
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const QuantizeParams
   bits = most_of<team>(bits, most_parts);
   const float most = __uint_as_float(bits), factor = most > 0.0f ? 127.0f / most : 0.0f;
   if (thread == 0) p.y.scale[row] = bits < kInfinity ? most / 127.0f : NAN;
-  int8_t* const to = p.y.data + row * int8_stride(p.cols);
+  int8_t* const to = p.y.data + row * quantized_stride(p.cols);
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
     const int col = (i * team + thread) * kPack;
