@@ -188,6 +188,15 @@ KV_CACHE = View(
     across="{dtype}",
     cells=[Cell("step", "ms"), Cell("megabytes", "MB", whole)],
 )
+E4M3 = View(
+    "Checkpoints in e4m3",
+    "e4m3-*.csv",
+    'The table shows a step with `dtype="int8"` (milliseconds), of a checkpoint in 16 bits and of '
+    "one whose layers are stored in e4m3.",
+    down="{shape}",
+    across="{model}",
+    cells=[Cell("p50", "")],
+)
 SPEED = (
     ENCODERS,
     PROGRAMS,
@@ -195,6 +204,7 @@ SPEED = (
     INTERFERENCE,
     SCALE,
     KV_CACHE,
+    E4M3,
     replace(TRAINING, given={"passes": "both"}),
     UPDATES,
 )
