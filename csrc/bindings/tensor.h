@@ -240,9 +240,7 @@ inline std::optional<WeightKind> kind_of(const TensorView& weight, const std::st
   if (weight.type() == "int8") return WeightKind::int8;
   if (weight.type() == "float8_e4m3fn") return WeightKind::float8;
   CHECK(weight.type() == "int32", name,
-        " must be float32, float16, bfloat16, int8 or float8_e4m3fn, "
-        "got ",
-        weight.type());
+        " must be float32, float16, bfloat16, int8 or float8_e4m3fn, got ", weight.type());
   return std::nullopt;
 }
 

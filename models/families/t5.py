@@ -178,9 +178,9 @@ def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> Lazy
 def scaled(weight: LazyTensor) -> LazyTensor:
     found = computed(weight.shape, lambda w: w * FACTOR, weight)
     kept = weight.quantised
-    return (
-        found if kept is None else replace(found, quantised=replace(kept, scale=scaled(kept.scale)))
-    )
+    if kept is not None:
+        found = replace(found, quantised=replace(kept, scale=scaled(kept.scale)))
+    return found
 
 
 def bucket_numbers(count: int, reach: int, *, both: bool) -> Array:
