@@ -59,12 +59,8 @@ class SelectState:
         ints = {
             **{"prompt_lengths": batch, "stop_now": batch, "finished_count": batch},
             **{"done": batch, "fault": batch, "length": rows, "ids": rows, "positions": rows},
-            **{
-                "random_row": rows,
-                "state": 2,
-                "host_state": 2,
-                "arrivals": batch * (beams + 1) + 1,
-            },
+            **{"random_row": rows, "state": 2, "host_state": 2},
+            "arrivals": batch * (beams + 1) + 1,
         }
         self.tensors = {name: place.ints([0] * size) for name, size in ints.items()}
         zeros = self.tensors["state"].new_zeros

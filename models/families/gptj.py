@@ -43,14 +43,14 @@ def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an unsupported option or tensor."""
-    turns = integer(config, "rotary_dim", 1, MOST_HEAD)
+    rotary_dim = integer(config, "rotary_dim", 1, MOST_HEAD)
     decoder = gpt2.decoder_spec({**config, "scale_attn_weights": True})
     decoder = replace(
         decoder,
         position_table=False,
         parallel=True,
         shared_norm=True,
-        rotary=RotarySpec(turning("rotary_dim", turns, decoder.head_dim), interleaved=True),
+        rotary=RotarySpec(turning("rotary_dim", rotary_dim, decoder.head_dim), interleaved=True),
     )
-    computed = {"decoder.rotary": rotary_frequencies(turns)}
+    computed = {"decoder.rotary": rotary_frequencies(rotary_dim)}
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)

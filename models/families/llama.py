@@ -72,10 +72,10 @@ def decoder_spec(
     rotated; in transformers 5 only some families read that option, and the others leave it out."""
     hidden, layers = size(config, "hidden_size"), layer_count(config, "num_hidden_layers")
     heads, kv_heads, width = heads_of(config)
-    turns, computed = rotary(config, width)
-    if turns.size < width and not partial:
+    rope, computed = rotary(config, width)
+    if rope.size < width and not partial:
         raise ValueError(
-            f"the configuration: partial_rotary_factor rotates {turns.size} of {width} numbers of "
+            f"the configuration: partial_rotary_factor rotates {rope.size} of {width} numbers of "
             "a head, and transformers rotates all of this family's: leave it out if that is right"
         )
     spec = StackSpec(
@@ -85,7 +85,7 @@ def decoder_spec(
         head_dim=width,
         ffn=size(config, "intermediate_size"),
         vocab=size(config, "vocab_size"),
-        positions=positions(config, turns),
+        positions=positions(config, rope),
         activation=activation(config, "hidden_act"),
         embed_scale=1.0,
         embed_norm=False,
@@ -97,7 +97,7 @@ def decoder_spec(
         position_table=False,
         rms=True,
         gated=True,
-        rotary=turns,
+        rotary=rope,
     )
     return spec, computed
 

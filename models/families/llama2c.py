@@ -48,6 +48,6 @@ def convert(
     named_as_llama = {theirs: config.get(name) for name, theirs in OPTIONS.items()}
     named_as_llama |= {"hidden_act": "silu", "tie_word_embeddings": True}
     decoder, computed = llama.decoder_spec(named_as_llama)
-    turns = RotarySpec(size=decoder.head_dim, interleaved=True)
-    spec = ModelSpec(None, replace(decoder, rotary=turns))
+    rope = RotarySpec(size=decoder.head_dim, interleaved=True)
+    spec = ModelSpec(None, replace(decoder, rotary=rope))
     return causal.convert(named_as_llama, checkpoint, spec, LAYOUT, computed)

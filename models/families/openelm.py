@@ -60,13 +60,13 @@ def convert(
     """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "normalization_layer_name", "rms_norm")
     decoder = decoder_spec(config)
-    turns = rotary_frequencies(decoder.head_dim, positive(config, "rope_freq_constant"))
+    frequencies = rotary_frequencies(decoder.head_dim, positive(config, "rope_freq_constant"))
     return causal.convert(
         {"tie_word_embeddings": flag(config, "share_input_output_layers")},
         checkpoint,
         ModelSpec(None, decoder),
         LAYOUT,
-        {"decoder.rotary": turns},
+        {"decoder.rotary": frequencies},
     )
 
 

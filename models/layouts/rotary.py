@@ -57,9 +57,9 @@ def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[s
     return RotarySpec(size=width, factor=factor), {"decoder.rotary": frequencies}
 
 
-def positions(config: Mapping[str, Any], turns: RotarySpec) -> int:
+def positions(config: Mapping[str, Any], rope: RotarySpec) -> int:
     """StackSpec.positions: max_position_embeddings, or the longest row that has a table."""
-    return max(size(config, "max_position_embeddings"), turns.original + turns.tables - 1)
+    return max(size(config, "max_position_embeddings"), rope.original + rope.tables - 1)
 
 
 def turning(option: str, size: int, head_dim: int) -> int:
@@ -150,8 +150,8 @@ def llama3(frequencies: Array, options: Mapping[str, Any]) -> Array:
     """Llama 3.1: pairs of a high frequency in the original positions stay as they are, those of a
     low frequency become slower by `factor`, and the others are interpolated."""
     seldom, often = positive(options, "low_freq_factor"), positive(options, "high_freq_factor")
-    turns = size(options, ORIGINAL) * frequencies / (2 * math.pi)
-    kept = ((turns - seldom) / (often - seldom)).clip(0, 1)
+    rotations = size(options, ORIGINAL) * frequencies / (2 * math.pi)
+    kept = ((rotations - seldom) / (often - seldom)).clip(0, 1)
     return slowed(frequencies, kept, positive(options, "factor"))
 
 
