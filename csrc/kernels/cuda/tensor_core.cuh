@@ -80,7 +80,7 @@ enum class Keep { normal, evict_first };
 
 // 16 bytes of a weight, zeros where not `valid`. Volatile, so that the compiler leaves the request
 // in its place: before the wait for the previous kernel. Each weight is read once: it need not
-// stay in L1.
+// stay in L1. The L2 cache fetches the 128 bytes that they lie in, for what will be requested next.
 template <Keep keep = Keep::normal>
 __device__ __forceinline__ uint4 request_weight(const void* from, bool valid) {
   uint4 to;
@@ -88,7 +88,7 @@ __device__ __forceinline__ uint4 request_weight(const void* from, bool valid) {
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
         " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
-        " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        " @p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
         : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
         : "l"(from), "r"(static_cast<int>(valid)));
   } else {
@@ -97,7 +97,8 @@ __device__ __forceinline__ uint4 request_weight(const void* from, bool valid) {
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
         " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
-        " @p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n}"
+        " @p ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], "
+        "%6;\n}"
         : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
         : "l"(from), "r"(static_cast<int>(valid)), "l"(policy));
   }

@@ -20,7 +20,7 @@ int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
   if constexpr (std::is_same_v<T, float>) {
     return fp32_variants(device, p);
   } else {
-    return streamed_variants(device, p) + small_m_variants(device, p) + tiled_variants(device, p) +
+    return small_m_variants(device, p) + streamed_variants(device, p) + tiled_variants(device, p) +
            wgmma_variants(device, p);
   }
 }
@@ -32,18 +32,15 @@ void fused_linear(Stream& stream, const LinearParams<T>& p, int variant) {
     fp32_linear(stream, p, variant);
   } else {
     const Device& device = stream.device();
+    const int small_m = small_m_variants(device, p);
+    if (variant < small_m) return small_m_linear(stream, p, variant);
+    variant -= small_m;
     const int streamed = streamed_variants(device, p);
     if (variant < streamed) return streamed_linear(stream, p, variant);
     variant -= streamed;
-    const int small_m = small_m_variants(device, p);
     const int tiled = tiled_variants(device, p);
-    if (variant < small_m) {
-      small_m_linear(stream, p, variant);
-    } else if (variant < small_m + tiled) {
-      tiled_linear(stream, p, variant - small_m);
-    } else {
-      wgmma_linear(stream, p, variant - small_m - tiled);
-    }
+    if (variant < tiled) return tiled_linear(stream, p, variant);
+    wgmma_linear(stream, p, variant - tiled);
   }
 }
 
@@ -52,7 +49,7 @@ bool adds_in_one_order(const Device& device, const LinearParams<T>& p, int varia
   if constexpr (std::is_same_v<T, float>) {
     return true;
   } else {
-    const int tiled = variant - streamed_variants(device, p) - small_m_variants(device, p);
+    const int tiled = variant - small_m_variants(device, p) - streamed_variants(device, p);
     return tiled >= 0 && tiled < tiled_variants(device, p) && tiled_in_one_order(device, p, tiled);
   }
 }

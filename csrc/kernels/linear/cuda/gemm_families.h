@@ -7,18 +7,18 @@
 
 namespace decoding::cuda {
 
-// half and bfloat16, of quantized weights: they stream through shared memory to the registers that
-// multiply them.
-template <typename T>
-int streamed_variants(const Device& device, const LinearParams<T>& p);
-template <typename T>
-void streamed_linear(Stream& stream, const LinearParams<T>& p, int variant);
-
 // half and bfloat16: weights go from memory straight to the registers that multiply them.
 template <typename T>
 int small_m_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
 void small_m_linear(Stream& stream, const LinearParams<T>& p, int variant);
+
+// half and bfloat16, of weights that are quantized or large: they stream through shared memory to
+// the registers that multiply them.
+template <typename T>
+int streamed_variants(const Device& device, const LinearParams<T>& p);
+template <typename T>
+void streamed_linear(Stream& stream, const LinearParams<T>& p, int variant);
 
 // half and bfloat16, also of quantized weights: tiles of x and W pass through shared memory.
 template <typename T>

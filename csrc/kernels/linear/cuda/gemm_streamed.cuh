@@ -5,16 +5,15 @@
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/linear/cuda/quantized/widen.cuh"
-#include "kernels/linear/linear.h"
+#include "kernels/linear/cuda/tile.cuh"
 
 namespace decoding::cuda::gemm_streamed {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kChunk = 64;    // inputs that a warp multiplies at a time, 16 in a lane
 constexpr int kPiece = 8;     // elements of x in 16 bytes
 constexpr int kTileRows = 8;  // of x, in a product of the tensor cores
 
-// A variant: kRows rows of x by kTiles * 16 outputs at a time, in steps of kChunks * 64 inputs,
+// A variant: at most kRows rows of x by kTiles * 16 outputs at a time, in steps of kChunks chunks,
 // kStages of them under way. kDirect: x does not pass through shared memory, which takes longer
 // where there is little to multiply. W: the type of the weight.
 template <typename W_, bool kNorm_, bool kGated_, int kRows_, int kTiles_, int kChunks_,
@@ -24,6 +23,8 @@ struct GemmStreamedConfig {
   static constexpr bool kNorm = kNorm_, kGated = kGated_, kDirect = kDirect_;
   static_assert(!kNorm || !kDirect);
   static constexpr int kRows = kRows_, kTiles = kTiles_, kChunks = kChunks_, kStages = kStages_;
+  static constexpr int kWide = 16 / sizeof(W);  // inputs in 16 bytes of a weight
+  static constexpr int kChunk = 4 * kWide;      // inputs that a warp multiplies at a time
   static constexpr int kDepth = kChunks * kChunk;
   // That the registers of a multiprocessor are enough for.
   static constexpr int kBlocks = kRows > 8 ? 2 : 3;
@@ -89,31 +90,34 @@ __device__ __forceinline__ int columns_of(const LinearWeight& weight) {
 // and g + 8, with a gate the gate's and what passes through it.
 template <typename S>
 class Weights {
+  using W = typename S::W;
+
  public:
   __device__ __forceinline__ Weights(const LinearWeight& weight, const Lane<S>& lane)
-      : stride_(quantized_stride(weight.inputs)),
+      : stride_(weight_stride<W>(weight)),
         half_((S::kGated ? int64_t{weight.outputs} / 2 : 8) * stride_),
         columns_(columns_of<S>(weight)),
         steps_(lane.steps),
-        begin_(lane.k + 16 * lane.t),
+        begin_(lane.k + S::kWide * lane.t),
         step_(0),
         column_(blockIdx.y * S::kColumns + lane.g),
-        from_(static_cast<const uint8_t*>(weight.data) + int64_t{column_} * stride_ + begin_) {}
+        from_(static_cast<const W*>(weight.data) + int64_t{column_} * stride_ + begin_) {}
 
   __device__ __forceinline__ void request_next(uint4 (&to)[S::kChunks][S::kTiles][2][kThreads]) {
     if (steps_ == 0) return;
 #pragma unroll
     for (int c = 0; c < S::kChunks; ++c) {
-      const int k = step_ * S::kDepth + c * kChunk;
+      const int k = step_ * S::kDepth + c * S::kChunk;
       const bool inside = begin_ + k < stride_;
 #pragma unroll
       for (int i = 0; i < S::kTiles; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int column = column_ + i * S::kTileColumns + (S::kGated ? 0 : 8 * half);
-          copy_async(shared_address(&to[c][i][half][threadIdx.x]),
-                     from_ + k + i * S::kTileColumns * int64_t{stride_} + half * half_,
-                     inside && column < columns_);
+          // The other half of a line of the cache comes next.
+          copy_async<true>(shared_address(&to[c][i][half][threadIdx.x]),
+                           from_ + k + i * S::kTileColumns * int64_t{stride_} + half * half_,
+                           inside && column < columns_);
         }
       }
     }
@@ -128,33 +132,35 @@ class Weights {
   const int stride_;
   const int64_t half_;
   const int columns_, steps_;
-  const int begin_;      // the lane's first input
-  int step_;             // the next one
-  int column_;           // of the first tile, row g
-  const uint8_t* from_;  // the lane's first input of that column
+  const int begin_;  // the lane's first input
+  int step_;         // the next one
+  int column_;       // of the first tile, row g
+  const W* from_;    // the lane's first input of that column
 };
 
-// A lane's inputs of a chunk: 16 of row g of each tile of rows.
+// A lane's inputs of a chunk: kWide of row g of each tile of rows.
 template <typename T, typename S>
 struct InputFragment {
-  uint4 low[S::kRowTiles], high[S::kRowTiles];
+  static constexpr int kPieces = S::kWide / kPiece;
+  uint4 at[S::kRowTiles][kPieces];
 
   // count: the inputs that there are from k on, where x is not in shared memory, zero after them.
   __device__ __forceinline__ InputFragment(const T* const (&x)[S::kRowTiles], int k, int count) {
 #pragma unroll
     for (int r = 0; r < S::kRowTiles; ++r) {
-      low[r] = piece(x[r] + k, count > 0);
-      high[r] = piece(x[r] + k + kPiece, count > kPiece);
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const bool valid = !S::kDirect || count > i * kPiece;
+        const T* const from = x[r] + k + i * kPiece;
+        at[r][i] = valid ? *reinterpret_cast<const uint4*>(from) : uint4{};
+      }
     }
-  }
-
- private:
-  __device__ __forceinline__ static uint4 piece(const T* from, bool valid) {
-    return !S::kDirect || valid ? *reinterpret_cast<const uint4*>(from) : uint4{};
   }
 };
 
-// sums += one chunk: the weights are the first factor, 16 outputs, and x the second, 8 rows.
+// sums += one chunk: the weights are the first factor, 16 outputs, and x the second, 8 rows. Each
+// product takes 16 inputs, in two registers of x and of either row of the weights; the sums are in
+// two chains, as a product waits long for the one before it.
 template <typename T, typename S>
 __device__ __forceinline__ void multiply(float (&sums)[2][S::kTiles][S::kRowTiles][4],
                                          const uint4 (&weights)[S::kTiles][2][kThreads],
@@ -162,18 +168,25 @@ __device__ __forceinline__ void multiply(float (&sums)[2][S::kTiles][S::kRowTile
 #pragma unroll
   for (int i = 0; i < S::kTiles; ++i) {
     const uint4 upper = weights[i][0][threadIdx.x], lower = weights[i][1][threadIdx.x];
-    const auto add = [&](int chain, uint32_t a, uint32_t b, uint32_t uint4::* word) {
-      const uint2 first = widen<T, typename S::W>(a), second = widen<T, typename S::W>(b);
+    const auto add = [&](int chain, uint2 first, uint2 second, const auto& inputs) {
 #pragma unroll
       for (int r = 0; r < S::kRowTiles; ++r) {
-        multiply_add<T>(sums[chain][i][r], first.x, second.x, first.y, second.y, x.low[r].*word,
-                        x.high[r].*word);
+        const uint2 own = inputs(x.at[r]);
+        multiply_add<T>(sums[chain][i][r], first.x, second.x, first.y, second.y, own.x, own.y);
       }
     };
-    add(0, upper.x, lower.x, &uint4::x);
-    add(1, upper.y, lower.y, &uint4::y);
-    add(0, upper.z, lower.z, &uint4::z);
-    add(1, upper.w, lower.w, &uint4::w);
+    if constexpr (sizeof(typename S::W) == 1) {
+      const auto widened = [&](int chain, uint32_t uint4::* word) {
+        add(chain, widen<T, typename S::W>(upper.*word), widen<T, typename S::W>(lower.*word),
+            [&](const auto& own) { return uint2{own[0].*word, own[1].*word}; });
+      };
+      widened(0, &uint4::x), widened(1, &uint4::y), widened(0, &uint4::z), widened(1, &uint4::w);
+    } else {
+      add(0, {upper.x, upper.y}, {lower.x, lower.y},
+          [](const auto& own) { return uint2{own[0].x, own[0].y}; });
+      add(1, {upper.z, upper.w}, {lower.z, lower.w},
+          [](const auto& own) { return uint2{own[0].z, own[0].w}; });
+    }
   }
 }
 
@@ -199,18 +212,19 @@ __device__ __forceinline__ void store_sums(const float (&sums)[2][S::kTiles][S::
 template <typename T, typename S>
 struct Outputs {
   const int row = threadIdx.x / S::kColumns, column = threadIdx.x % S::kColumns;
-  const int rows;    // of the block
-  const int stride;  // of y and the residual
+  const int first_row, rows;  // of the block
+  const int stride;           // of y and the residual
   float scale[S::kGated ? 2 : 1], bias[S::kGated ? 2 : 1];
   float residual[S::kOwn];
 
-  __device__ __forceinline__ Outputs(const LinearParams<T>& p, int rows)
-      : rows(rows), stride(p.stride > 0 ? p.stride : columns_of<S>(p.weight)) {}
+  __device__ __forceinline__ Outputs(const LinearParams<T>& p, int first_row, int rows)
+      : first_row(first_row),
+        rows(rows),
+        stride(p.stride > 0 ? p.stride : columns_of<S>(p.weight)) {}
 
   // In y and in the residual.
   __device__ int64_t place(int i, int first) const {
-    const int y_row = static_cast<int>(blockIdx.x) * S::kRows + row + i * S::kRowStep;
-    return int64_t{y_row} * stride + first + column;
+    return int64_t{first_row + row + i * S::kRowStep} * stride + first + column;
   }
 
   __device__ bool has(const LinearParams<T>& p, int i, int first) const {
@@ -224,7 +238,10 @@ struct Outputs {
 #pragma unroll
     for (int half = 0; half <= S::kGated; ++half) {
       const bool valid = own < columns;
-      scale[half] = valid ? weight.scale[own + half * columns] : 0.0f;
+      scale[half] = 1.0f;
+      if constexpr (sizeof(typename S::W) == 1) {
+        scale[half] = valid ? weight.scale[own + half * columns] : 0.0f;
+      }
       bias[half] = valid && all_bias != nullptr ? all_bias[own + half * columns] : 0.0f;
     }
   }

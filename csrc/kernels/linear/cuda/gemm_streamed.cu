@@ -1,11 +1,13 @@
-// y = activation(norm(x) W^T + bias) + residual, or gated, for few rows and a quantized weight,
-// which streams from memory through shared memory to the registers of the tensor cores.
+// y = activation(norm(x) W^T + bias) + residual, or gated, for few rows and a weight that is
+// quantized or large: it streams from memory through shared memory to the registers of the tensor
+// cores.
 //
-// A block computes 16 kTiles outputs of kRows rows at a time; its warps share out K and add up in
-// shared memory. Weights are the first factor of mma.m16n8k16, so that eight rows of x are enough
-// for it. The order of a sum over K is free, as long as both factors agree: lane (g, t) takes the
-// 16 bytes of outputs g and g + 8 at k = 64c + 16t, whole, which in the order of linear.h are four
-// products of 16 inputs, and the same 16 inputs of x from shared memory.
+// A block computes 16 kTiles outputs of up to kRows rows at a time; its warps share out K and add
+// up in shared memory. Weights are the first factor of mma.m16n8k16, so that eight rows of x are
+// enough for it. The order of a sum over K is free, as long as both factors agree: lane (g, t)
+// takes 16 bytes of outputs g and g + 8, whole, and the same inputs of x from shared memory. Of a
+// quantized weight they are 16 inputs, which in the order of linear.h are four products; in 16 bits
+// eight, two products, in each of which neighbouring pairs stand for those that are eight apart.
 //
 // Each thread copies the bytes that it will read itself, by cp.async into a ring of kStages steps:
 // no barrier, and many bytes under way with few registers. Blocks are as many as run at a time, and
@@ -16,13 +18,13 @@
 // and leaves others without, half of them in a chain of such kernels. So these blocks ask for more
 // than half of a multiprocessor's shared memory, and each has one of its own.
 //
-// The sum is multiplied by the output's scale once, in float32.
+// The sum is multiplied by a quantized output's scale once, in float32.
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
-#include "kernels/linear/cuda/quantized/gemm_streamed.cuh"
-#include "kernels/linear/cuda/quantized/gemm_streamed_rows.cuh"
+#include "kernels/linear/cuda/gemm_streamed.cuh"
+#include "kernels/linear/cuda/gemm_streamed_rows.cuh"
 
 namespace decoding::cuda {
 namespace {
@@ -30,14 +32,15 @@ namespace {
 using namespace gemm_streamed;
 
 template <typename T, typename S>
-__global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const LinearParams<T> p) {
+__global__ void __launch_bounds__(kThreads, S::kBlocks)
+    streamed_kernel(const LinearParams<T> p, int block_rows) {
   extern __shared__ __align__(16) char bytes[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
   const int inputs = p.weight.inputs;
   const int depth = depth_of<S>(inputs), stride = row_stride<S>(inputs);
   T* const x = reinterpret_cast<T*>(bytes + sizeof(Shared<S>));
-  float* const gamma = reinterpret_cast<float*>(x + min(S::kRows, p.rows) * stride);
-  const int rows = min(S::kRows, p.rows - static_cast<int>(blockIdx.x) * S::kRows);
+  float* const gamma = reinterpret_cast<float*>(x + block_rows * stride);
+  const int first_row = blockIdx.x * block_rows, rows = min(block_rows, p.rows - first_row);
   const Lane<S> lane(inputs);
   Weights<S> weights(p.weight, lane);
   if constexpr (S::kNorm) request_scales<kThreads>(gamma, p.norm, depth, inputs);
@@ -46,9 +49,9 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const Li
     weights.request_next(shared.ring[stage]);
     close_copies();
   }
-  const Rows<T, S> given(p, rows, x);
+  const Rows<T, S> given(p, first_row, rows, x);
   int column = blockIdx.y * S::kColumns;
-  Outputs<T, S> outputs(p, rows);
+  Outputs<T, S> outputs(p, first_row, rows);
   outputs.load(p.weight, p.bias, column);
   wait_for_previous();
   let_next_start();
@@ -60,13 +63,12 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const Li
     given.normalize(p.norm, shared, gamma, gamma + depth, p.normed);
   }
   if constexpr (!S::kDirect) __syncthreads();
-  const int begin = lane.k + 16 * lane.t;
+  const int begin = lane.k + S::kWide * lane.t;
   const T* own[S::kRowTiles];  // where there is no such row, another one's numbers are as good
 #pragma unroll
   for (int r = 0; r < S::kRowTiles; ++r) {
     const int row = min(kTileRows * r + lane.g, rows - 1);
-    own[r] = begin + (S::kDirect ? p.x + (int64_t{blockIdx.x} * S::kRows + row) * inputs
-                                 : x + row * stride);
+    own[r] = begin + (S::kDirect ? p.x + int64_t{first_row + row} * inputs : x + row * stride);
   }
   int stage = 0;
   for (int parity = 0;; parity ^= 1) {
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const Li
       wait_for_copies<S::kStages - 1>();
 #pragma unroll
       for (int c = 0; c < S::kChunks; ++c) {
-        const int k = step * S::kDepth + c * kChunk;
+        const int k = step * S::kDepth + c * S::kChunk;
         const InputFragment<T, S> fragment(own, k, inputs - begin - k);
         multiply<T, S>(sums, shared.ring[stage][c], fragment);
       }
@@ -99,7 +101,14 @@ struct Variant {
   int columns, rows;
   int blocks;  // on a multiprocessor, where its shared memory is enough
   size_t (*shared)(int inputs, int rows);
-  void (*kernel)(LinearParams<T>);
+  void (*kernel)(LinearParams<T>, int block_rows);
+
+  // That a block can have at a time.
+  int most_rows(const Device& device, int inputs) const {
+    int most = rows;
+    while (most > 0 && shared(inputs, most) > static_cast<size_t>(device.shared_memory)) --most;
+    return most;
+  }
 };
 
 template <typename T, typename W, bool kNorm, bool kGated, int kRows, int kTiles, int kChunks,
@@ -121,20 +130,21 @@ constexpr Variant<T> kDirect[] = {
 };
 constexpr int kMostDirect = 1024;  // inputs
 
+// Numbers of a weight in 16 bits: for fewer gemm_small.cu is faster.
+constexpr int64_t kFewestStreamed = 4 << 20;
+
 // Rows, tiles, chunks and stages, and blocks on a multiprocessor.
 template <typename T, typename W, bool norm, bool gated>
 constexpr Variant<T> kVariants[] = {
+    make_variant<T, W, norm, gated, 8, 2, 1, 4>(1),
+    make_variant<T, W, norm, gated, 8, 2, 1, 4>(2),
     make_variant<T, W, norm, gated, 8, 1, 1, 4>(2),
     make_variant<T, W, norm, gated, 8, 1, 1, 8>(1),
     make_variant<T, W, norm, gated, 8, 1, 1, 8>(2),
-    make_variant<T, W, norm, gated, 8, 2, 1, 4>(1),
-    make_variant<T, W, norm, gated, 8, 2, 1, 4>(2),
-    make_variant<T, W, norm, gated, 8, 1, 2, 2>(2),
     make_variant<T, W, norm, gated, 8, 1, 2, 4>(1),
     make_variant<T, W, norm, gated, 8, 1, 2, 4>(2),
-    make_variant<T, W, norm, gated, 8, 1, 4, 2>(1),
-    make_variant<T, W, norm, gated, 8, 1, 4, 2>(2),
     make_variant<T, W, norm, gated, 8, 1, 4, 4>(1),
+    make_variant<T, W, norm, gated, 8, 2, 2, 4>(1),
     make_variant<T, W, norm, gated, 16, 1, 1, 6>(2),
     make_variant<T, W, norm, gated, 16, 2, 1, 3>(1),
 };
@@ -143,9 +153,7 @@ template <typename T, typename W>
 const Variant<T>* find_variant_of(const Device& device, const LinearParams<T>& p, int n) {
   const auto find = [&](const auto& variants) -> const Variant<T>* {
     for (const Variant<T>& variant : variants) {
-      const bool fits = variant.shared(p.weight.inputs, variant.rows) <=
-                        static_cast<size_t>(device.shared_memory);
-      if (fits && n-- == 0) return &variant;
+      if (variant.most_rows(device, p.weight.inputs) > 0 && n-- == 0) return &variant;
     }
     return nullptr;
   };
@@ -153,9 +161,11 @@ const Variant<T>* find_variant_of(const Device& device, const LinearParams<T>& p
   if (p.norm.gamma != nullptr) {
     return gated ? find(kVariants<T, W, true, true>) : find(kVariants<T, W, true, false>);
   }
-  if (p.weight.inputs <= kMostDirect) {
-    const Variant<T>* direct = gated ? find(kDirect<T, W, true>) : find(kDirect<T, W, false>);
-    if (direct != nullptr) return direct;
+  if constexpr (sizeof(W) == 1) {
+    if (p.weight.inputs <= kMostDirect) {
+      const Variant<T>* direct = gated ? find(kDirect<T, W, true>) : find(kDirect<T, W, false>);
+      if (direct != nullptr) return direct;
+    }
   }
   return gated ? find(kVariants<T, W, false, true>) : find(kVariants<T, W, false, false>);
 }
@@ -168,8 +178,10 @@ const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, i
       return find_variant_of<T, int8_t>(device, p, n);
     case WeightKind::float8:
       return find_variant_of<T, Float8>(device, p, n);
-    default:
-      return nullptr;
+    default: {
+      const bool large = int64_t{p.weight.outputs} * p.weight.inputs >= kFewestStreamed;
+      return large ? find_variant_of<T, T>(device, p, n) : nullptr;
+    }
   }
 }
 
@@ -188,8 +200,10 @@ void streamed_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(device, p, n);
   const int columns = p.gated != nullptr ? p.weight.outputs / 2 : p.weight.outputs;
   const int tiles = (columns + variant.columns - 1) / variant.columns;
-  const int row_blocks = (p.rows + variant.rows - 1) / variant.rows;
-  size_t shared = variant.shared(p.weight.inputs, std::min(p.rows, variant.rows));
+  const int most = variant.most_rows(device, p.weight.inputs);
+  const int row_blocks = (p.rows + most - 1) / most;
+  const int block_rows = (p.rows + row_blocks - 1) / row_blocks;
+  size_t shared = variant.shared(p.weight.inputs, block_rows);
   const int fitting = static_cast<int>(device.shared_memory / shared);
   const int resident = device.multiprocessors * std::min(fitting, variant.blocks) / row_blocks;
   const int rounds = (tiles + std::max(resident, 1) - 1) / std::max(resident, 1);
@@ -198,7 +212,7 @@ void streamed_linear(Stream& stream, const LinearParams<T>& p, int n) {
   }
   // Blocks with the same weights are neighbours, so that memory is asked only once.
   launch(stream, variant.kernel, dim3(row_blocks, (tiles + rounds - 1) / rounds), dim3(kThreads),
-         shared, p);
+         shared, p, block_rows);
 }
 
 #define INSTANTIATE(T)                                                   \

@@ -1,7 +1,7 @@
 // The rows of x on their way into a block of gemm_streamed.cu, through its norm.
 #pragma once
 
-#include "kernels/linear/cuda/quantized/gemm_streamed.cuh"
+#include "kernels/linear/cuda/gemm_streamed.cuh"
 
 namespace decoding::cuda::gemm_streamed {
 
@@ -10,7 +10,7 @@ namespace decoding::cuda::gemm_streamed {
 template <typename T, typename S>
 class Rows {
  public:
-  __device__ __forceinline__ Rows(const LinearParams<T>& p, int rows, T* to)
+  __device__ __forceinline__ Rows(const LinearParams<T>& p, int first, int rows, T* to)
       : rows_(rows),
         share_(rows > 4   ? 1
                : rows > 2 ? 2
@@ -21,7 +21,7 @@ class Rows {
         step_(static_cast<int>(share_ * kWarp) * kPiece),
         inputs_(p.weight.inputs),
         stride_(row_stride<S>(inputs_)),
-        first_(blockIdx.x * S::kRows),
+        first_(first),
         from_(p.x + int64_t{first_} * inputs_),
         to_(to) {
     for_rows([&](int row) { prefetch(from_ + int64_t{row} * inputs_ + min(begin_, inputs_ - 1)); });
