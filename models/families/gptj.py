@@ -10,7 +10,7 @@ from decoding.models.families import gpt2
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import MOST_HEAD, integer
 from decoding.models.layouts.positions import rotary_frequencies
-from decoding.models.layouts.rotary import turning
+from decoding.models.layouts.rotary import rotary_size
 from decoding.models.spec import ModelSpec, RotarySpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
@@ -50,7 +50,9 @@ def convert(
         position_table=False,
         parallel=True,
         shared_norm=True,
-        rotary=RotarySpec(turning("rotary_dim", rotary_dim, decoder.head_dim), interleaved=True),
+        rotary=RotarySpec(
+            rotary_size("rotary_dim", rotary_dim, decoder.head_dim), interleaved=True
+        ),
     )
     computed = {"decoder.rotary": rotary_frequencies(rotary_dim)}
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)

@@ -20,7 +20,7 @@ from decoding.models.layouts.options import (
     sizes,
 )
 from decoding.models.layouts.positions import rotary_frequencies
-from decoding.models.layouts.rotary import turning
+from decoding.models.layouts.rotary import rotary_size
 from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
@@ -93,7 +93,7 @@ def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
         rms=True,
         gated=flag(config, "ffn_with_glu"),
         head_norm=flag(config, "normalize_qk_projections"),
-        rotary=RotarySpec(turning("head_dim", width, width)),
+        rotary=RotarySpec(rotary_size("head_dim", width, width)),
     )
 
 

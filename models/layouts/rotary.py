@@ -36,7 +36,7 @@ def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[s
     """The spec, and the weight of the frequencies. Raises ValueError that names an unsupported
     option."""
     options = parameters(config)
-    width = turning(
+    width = rotary_size(
         "partial_rotary_factor",
         int(head_dim * positive(options, "partial_rotary_factor")),
         head_dim,
@@ -62,12 +62,13 @@ def positions(config: Mapping[str, Any], rope: RotarySpec) -> int:
     return max(size(config, "max_position_embeddings"), rope.original + rope.tables - 1)
 
 
-def turning(option: str, size: int, head_dim: int) -> int:
+def rotary_size(option: str, size: int, head_dim: int) -> int:
     """size: RotarySpec.size, which an option sets. Raises ValueError where a head has no such
     pairs."""
     if size % 2 or not 0 < size <= head_dim:
         raise ValueError(
-            f"the configuration: {option} turns {size} numbers of heads of {head_dim}, by pairs"
+            f"the configuration: {option} makes the rotary dimension {size}: it must be even, and "
+            f"from 2 to the head's {head_dim}"
         )
     return size
 
@@ -136,7 +137,10 @@ def dynamic(
     the row's length when the token is read. Earlier keys keep their rotation."""
     original, factor = size(options, "max_position_embeddings"), positive(options, "factor")
     if width < 4:
-        raise ValueError(f"the configuration: rope_type='dynamic' turns 4 numbers or more, {width}")
+        raise ValueError(
+            f"the configuration: rope_type='dynamic' needs a rotary dimension of at least 4, got "
+            f"{width}"
+        )
     longest = max(original, min(int(original * factor), original + BEYOND))
     lengths = np.arange(original, longest + 1, dtype=np.float32)  # as in transformers
     stretch = factor * lengths / original - (factor - 1)

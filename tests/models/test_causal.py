@@ -113,7 +113,7 @@ def test_blooms_other_names(tmp_path: Path) -> None:
         ("llama", {"rope_parameters": {"rope_type": "dynamic"}}, "set factor to a number above 0"),
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "set factor to a number above 0"),
         ("llama", {"rope_parameters": {"full_attention": {}}}, "full_attention of rope_type"),
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "turns 3 numbers of heads"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "the rotary dimension 3"),
         ("llama", {"partial_rotary_factor": 0.5}, "rotates 4 of 8 numbers of a head, and"),
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide"),
         ("llama", {"head_dim": 6}, r"o_proj.weight must have the shape \[32, 24\]"),
@@ -135,7 +135,7 @@ def test_blooms_other_names(tmp_path: Path) -> None:
         ("gemma2", {"final_logit_softcapping": -1.0}, "set final_logit_softcapping to a number"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm=True is not supported"),
         ("gpt-neox", {"attention_bias": False}, "unexpected tensors.*query_key_value.bias"),
-        ("gptj", {"rotary_dim": 12}, "turns 12 numbers of heads of 8"),
+        ("gptj", {"rotary_dim": 12}, "the head's 8"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm=True"),
     ],
 )
