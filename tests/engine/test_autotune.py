@@ -10,6 +10,7 @@ import torch
 from decoding import _C
 from decoding import _kernels as kernels
 from tests.conftest import random
+from tests.support.random_models import load
 
 pytestmark = pytest.mark.gpu
 
@@ -82,3 +83,20 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     tune()
     assert (tmp_path / "caches" / "decoding").is_dir()
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_steps_that_are_timed_in_a_search_leave_no_trace(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are replayed many times over: at its beginning, and again as sentences end."""
+    ids = torch.randint(12, 50, (33, 9), generator=torch.Generator().manual_seed(0))
+    beams, sampling = {"num_beams": 4}, {"do_sample": True, "seed": 1}
+    found = []
+    for tuned in ("1", "0"):
+        monkeypatch.setenv("DECODING_TUNE", tuned)
+        model = load(name, "cuda")
+        found += [model.generate(ids, **how, max_new_tokens=40) for how in (beams, sampling)]
+    timed, untimed = found[:2], found[2:]
+    for mine, expected in zip(timed, untimed, strict=True):
+        assert torch.equal(mine, expected)

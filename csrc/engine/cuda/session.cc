@@ -22,6 +22,7 @@
 #include "kernels/cuda/split_stream.h"
 #include "kernels/cuda/types.h"
 #include "kernels/linear/cuda/cublaslt/matmul.h"
+#include "kernels/linear/cuda/tune_in_place.h"
 
 namespace decoding {
 
@@ -329,8 +330,7 @@ class CudaSession : public Session {
     auto found = steps_.find(key);
     if (found == steps_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a warm-up writes where steps do
-      cuda::SplitStream warm_up(stream_, device_, matmul_, collective_.get(), true);
-      pass(warm_up, sentences);
+      cuda::tune_in_place(stream(), [&](cuda::SplitStream& on) { pass(on, sentences); });
       const auto capture = [&](bool chooses, bool passes) {
         return cuda::Graph::capture([&](cudaStream_t recorder) {
           cuda::SplitStream recording(recorder, device_, matmul_, collective_.get());

@@ -17,6 +17,7 @@
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/split_stream.h"
 #include "kernels/linear/cuda/cublaslt/matmul.h"
+#include "kernels/linear/cuda/tune_in_place.h"
 
 namespace decoding {
 
@@ -119,7 +120,8 @@ class CudaSteps {
   void find_products(cudaStream_t handle) {
     if (!warmed_up_.insert(rows()).second) return;
     CUDA_CHECK(cudaStreamSynchronize(handle));  // it writes where steps do
-    pass({handle, device_, matmul_, collective_, true});
+    cuda::tune_in_place({handle, device_, matmul_, collective_},
+                        [&](const cuda::SplitStream& on) { pass(on); });
   }
 
   Step& known_step(cudaStream_t handle) {

@@ -11,6 +11,7 @@
 #include <iomanip>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 namespace decoding {
 extern const char* const kSourcesHash;  // written by setup.py
@@ -139,9 +140,22 @@ const Tuned* Tuning::nearest(const ProductKey& key) const {
   return nullptr;
 }
 
-void Tuning::remember(const ProductKey& key, const Tuned& tuned) {
+void Tuning::remember(const ProductKey& key, const Tuned& tuned, std::vector<Timed> contenders) {
   known_.insert_or_assign(key, tuned);
-  if (tuned.time > 0) write();
+  if (contenders.size() > 1) contenders_.insert_or_assign(key, std::move(contenders));
+  if (tuned.time > 0) save();
+}
+
+std::map<ProductKey, std::vector<Timed>> Tuning::take_contenders() {
+  std::map<ProductKey, std::vector<Timed>> taken;
+  for (const ProductKey& key : visited_) taken.insert(contenders_.extract(key));
+  return taken;
+}
+
+void Tuning::use(const ProductKey& key, const Timed& contender) {
+  Tuned& tuned = known_.at(key);
+  tuned.algorithm = contender.algorithm;
+  tuned.time = contender.time;
 }
 
 Tuning::Table Tuning::read(const std::string& file) {
@@ -154,7 +168,7 @@ Tuning::Table Tuning::read(const std::string& file) {
 }
 
 // Other processes write it too: what they found meanwhile is kept, and a reader never sees half.
-void Tuning::write() const {
+void Tuning::save() const {
   if (file_.empty()) return;
   std::error_code ignored;
   fs::create_directories(fs::path(file_).parent_path(), ignored);

@@ -1,5 +1,5 @@
-// The fastest algorithm of each product, as timing.h measures it: in memory, and in a file
-// per GPU, version of cuBLASLt and build of ours.
+// The fastest algorithm of each product, as timing.h measures it, and of a step's products as
+// tune_in_place.h does: in memory, and in a file per GPU, version of cuBLASLt and build of ours.
 //
 // The file lies in $DECODING_CACHE, else in `decoding` in $XDG_CACHE_HOME or ~/.cache. It is a
 // convenience: lines that are damaged are ignored, and so is a folder that cannot be written.
@@ -8,7 +8,9 @@
 
 #include <compare>
 #include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "core/types.h"
 #include "kernels/cuda/stream.h"
@@ -43,6 +45,12 @@ struct Algorithm {
   cublaslt::Algorithm cublaslt = {};
 };
 
+// An algorithm, and microseconds of the product alone.
+struct Timed {
+  Algorithm algorithm;
+  float time;
+};
+
 // The algorithm to use, and microseconds; 0 where nothing was timed.
 struct Tuned {
   Algorithm algorithm = {};
@@ -61,19 +69,31 @@ class Tuning {
   const Tuned* find(const ProductKey& key) const;
   // What is known of it, else what was timed for as few more rows as possible; null for nothing.
   const Tuned* nearest(const ProductKey& key) const;
-  // In the file as well, where it was timed.
-  void remember(const ProductKey& key, const Tuned& tuned);
+  // In the file as well, where it was timed. contenders: what may be the fastest in a step.
+  void remember(const ProductKey& key, const Tuned& tuned, std::vector<Timed> contenders = {});
+
+  // A pass through the model begins, and comes to its products.
+  void begin_pass() { visited_.clear(); }
+  void visit(const ProductKey& key) { visited_.insert(key); }
+  // Of the products of the pass; none of what was timed before this process, or taken already.
+  std::map<ProductKey, std::vector<Timed>> take_contenders();
+  // In memory alone, of a product that was timed.
+  void use(const ProductKey& key, const Timed& contender);
+
   // All of it.
   const std::map<ProductKey, Tuned>& known() const { return known_; }
+  // To the file.
+  void save() const;
   // A line for each product that was timed.
   std::string report() const;
 
  private:
   using Table = std::map<ProductKey, Tuned>;
   static Table read(const std::string& file);
-  void write() const;
 
   Table known_;
+  std::map<ProductKey, std::vector<Timed>> contenders_;
+  std::set<ProductKey> visited_;
   std::string file_;  // empty where there is no folder for it
   bool enabled_;
 };

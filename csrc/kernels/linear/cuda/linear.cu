@@ -2,12 +2,15 @@
 // measured to be faster for the product at hand.
 //
 // A warm-up runs through all products before a graph is captured: it times every algorithm of each
-// (timing.h), remembers the fastest (autotune.h) and copies the bias to 16 bits. A product without
-// a warm-up is computed by the algorithm that is best as a rule.
+// (timing.h), remembers the fastest (autotune.h) and copies the bias to 16 bits. In a step those
+// that are about as fast alone are then compared within it (tune_in_place.h). A product without a
+// warm-up is computed by the algorithm that is best as a rule.
 //
 // A deterministic session has the choice only among kernels of our own that add up in one order,
 // with norm and gate always in the same kernels: so what was chosen for some number of rows, or by
 // its time, shows in no bit.
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/launch.cuh"
@@ -31,6 +34,9 @@ constexpr int kFewestWidened =
 // By how much an algorithm with a separate norm or gate must win: one dependent launch more costs
 // more in a step than where it is timed.
 constexpr float kSeparate = 1.1f;
+// How many algorithms are compared in a step, and how many times the fastest's time they may take.
+constexpr size_t kMostContenders = 6;
+constexpr float kContends = 1.25f;
 
 // How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the
 // first: algorithms differ in how they add up, and that one is tested beside torch's.
@@ -202,7 +208,7 @@ void tune(Stream& stream, const LinearParams<T>& p) {
   const size_t bytes = row * p.weight.outputs;
   const auto times = time_cold(stream.device(), p.weight.data, bytes, write_x, launches);
   Tuned tuned;
-  float least = 0;
+  std::vector<std::pair<float, Timed>> ranking;  // by what each costs
   const auto improves = [](float time, float& best) {
     return time > 0 && (best == 0 || time < best) && (best = time, true);
   };
@@ -210,13 +216,22 @@ void tune(Stream& stream, const LinearParams<T>& p) {
     const bool own = algorithms[i].variant >= 0;
     if (i == 0 && !own) tuned.cublaslt_default = times[i];
     improves(times[i], own ? tuned.own_best : tuned.cublaslt_best);
+    if (times[i] == 0) continue;
     float cost = times[i];
     if (algorithms[i].separate_norm) cost *= kSeparate;
     if (algorithms[i].separate_gate) cost *= kSeparate;
-    if (improves(cost, least)) tuned.algorithm = algorithms[i], tuned.time = times[i];
+    ranking.push_back({cost, {algorithms[i], times[i]}});
   }
-  if (tuned.time == 0) return;  // no memory to time in
-  matmul.tuning().remember(key_of(matmul, p), tuned);
+  if (ranking.empty()) return;  // no memory to time in
+  std::ranges::stable_sort(ranking, {}, &std::pair<float, Timed>::first);
+  std::vector<Timed> contenders;
+  for (const auto& [cost, timed] : ranking) {
+    if (cost > kContends * ranking.front().first || contenders.size() == kMostContenders) break;
+    contenders.push_back(timed);
+  }
+  tuned.algorithm = contenders.front().algorithm;
+  tuned.time = contenders.front().time;
+  matmul.tuning().remember(key_of(matmul, p), tuned, std::move(contenders));
 }
 
 // W8A8, which has one kernel: nothing is timed.
@@ -257,6 +272,7 @@ void warm_up(Stream& stream, const LinearParams<T>& p) {
   Matmul& matmul = stream.matmul();
   if (!matmul.deterministic()) prepare_bias(stream, product_of(p, separate_all(p)));
   if (!matmul.tuning().enabled()) return;
+  matmul.tuning().visit(key_of(matmul, p));
   const Tuned* known = matmul.tuning().find(key_of(matmul, p));
   if (known != nullptr && known->time > 0) return;
   CUDA_CHECK(cudaStreamSynchronize(stream.handle()));  // it may still use the buffers of p

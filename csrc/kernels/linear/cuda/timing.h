@@ -5,9 +5,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 
 namespace decoding::cuda {
@@ -33,5 +35,9 @@ using Launch = std::function<void(cudaStream_t, const void* weight)>;
 // BesideCaptures.
 std::vector<float> time_cold(const Device& device, const void* weight, size_t bytes,
                              const Launch& write_x, const std::vector<Launch>& launches);
+
+// Microseconds of a replay of each, which finds in the caches what the one before left there.
+std::vector<float> time_replays(cudaStream_t stream,
+                                const std::vector<std::optional<Graph>>& graphs);
 
 }  // namespace decoding::cuda
