@@ -35,7 +35,9 @@ constexpr int kFewestWidened =
 // more in a step than where it is timed.
 constexpr float kSeparate = 1.1f;
 // How many algorithms are compared in a step, and how many times the fastest's time they may take.
-constexpr size_t kMostContenders = 6;
+// In float32 none: rows would less often be the same alone and beside others.
+template <typename T>
+constexpr size_t kMostContenders = sizeof(T) < sizeof(float) ? 6 : 1;
 constexpr float kContends = 1.25f;
 
 // How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the
@@ -226,7 +228,7 @@ void tune(Stream& stream, const LinearParams<T>& p) {
   std::ranges::stable_sort(ranking, {}, &std::pair<float, Timed>::first);
   std::vector<Timed> contenders;
   for (const auto& [cost, timed] : ranking) {
-    if (cost > kContends * ranking.front().first || contenders.size() == kMostContenders) break;
+    if (cost > kContends * ranking.front().first || contenders.size() == kMostContenders<T>) break;
     contenders.push_back(timed);
   }
   tuned.algorithm = contenders.front().algorithm;
