@@ -211,7 +211,7 @@ class training:
         table: Tensor,
         y: Tensor,
         positions: Tensor | None = None,
-        at: Tensor | None = None,
+        position: Tensor | None = None,
         length: int = 0,
         scale: float = 1.0,
         dropout: float = 0.0,
@@ -219,11 +219,12 @@ class training:
         isa: str = "",
         threads: int = 0,
     ) -> None:
-        """Writes dropout(scale * table[ids] + positions[at]) to y.
+        """Writes dropout(scale * table[ids] + positions[position]) to y.
 
-        ids, at: int64 [rows]; table: T [V, H]; positions: T [P, H]; y: T [rows, H]. Without `at` it
-        is row % length. seed: int64 [1]; dropout: the probability of 0. Raises IndexError for an
-        id or a position that is out of range; on a GPU as cross_entropy does, and the row is NaN.
+        ids, position: int64 [rows]; table: T [V, H]; positions: T [P, H]; y: T [rows, H]. Without
+        `position` it is row % length. seed: int64 [1]; dropout: the probability of 0. Raises
+        IndexError for an id or a position that is out of range; on a GPU as cross_entropy does, and
+        the row is NaN.
         """
     @staticmethod
     def embed_backward(

@@ -141,7 +141,7 @@ def project(product: Product, best: int) -> Case:
     how = product.how | {
         "group_max": torch.empty(rows, groups),
         "group_sum": torch.empty(rows, groups),
-        "seen": torch.empty(product.place.threads, rows, best, 2, dtype=torch.int32),
+        "thread_best": torch.empty(product.place.threads, rows, best, 2, dtype=torch.int32),
         "outputs": product.outputs,
     }
     lse = torch.empty(rows)

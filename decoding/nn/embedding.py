@@ -141,17 +141,18 @@ def embed(
     ids: Tensor,
     table: Tensor,
     positions: Tensor | None,
-    at: Tensor | None,
+    position: Tensor | None,
     length: int,
     padding: int,
     scale: float,
     dropout: float,
     seed: Tensor | None,
 ) -> Tensor:
-    """[..., H]. ids, at: int64 [...]; table: [V, H]; positions: [P, H], without `at` those of the
-    id's number % length; padding: the row of the table that gets no gradient; seed: int64 [1]."""
+    """[..., H]. ids, position: int64 [...]; table: [V, H]; positions: [P, H], without `position`
+    those of the id's number % length; padding: the row of the table that gets no gradient; seed:
+    int64 [1]."""
     y = table.new_empty(*ids.shape, table.shape[1])
-    training.embed(ids, table, y, positions, at, length, scale, dropout, seed)
+    training.embed(ids, table, y, positions, position, length, scale, dropout, seed)
     return y
 
 
@@ -187,20 +188,20 @@ def _(dy: Tensor, ids: Tensor, rows: int, *_: Any) -> Tensor:
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ids, table, positions, at, ctx.length, ctx.padding, ctx.scale, ctx.dropout, seed = inputs
+    ids, table, positions, position, ctx.length, ctx.padding, ctx.scale, ctx.dropout, seed = inputs
     ctx.rows = table.shape[0], 0 if positions is None else positions.shape[0]
-    ctx.save_for_backward(ids, at, seed)
+    ctx.save_for_backward(ids, position, seed)
 
 
 def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    ids, at, seed = ctx.saved_tensors
+    ids, position, seed = ctx.saved_tensors
     dy, dtable, dpositions = dy.contiguous(), None, None
     if ctx.needs_input_grad[1]:
         dtable = embed_gradient(dy, ids, ctx.rows[0], ctx.padding, ctx.scale, ctx.dropout, seed)
     if ctx.needs_input_grad[2]:
-        if at is None:
-            at = torch.arange(ids.numel(), device=ids.device) % ctx.length
-        dpositions = embed_gradient(dy, at, ctx.rows[1], -1, 1.0, ctx.dropout, seed)
+        if position is None:
+            position = torch.arange(ids.numel(), device=ids.device) % ctx.length
+        dpositions = embed_gradient(dy, position, ctx.rows[1], -1, 1.0, ctx.dropout, seed)
     return None, dtable, dpositions, *[None] * 6
 
 

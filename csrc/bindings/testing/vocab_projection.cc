@@ -35,7 +35,7 @@ void bind_projection(py::module_& kernels) {
   kernels.def(
       "project",
       [](object x, object weight, object bias, object lse, object best, object group_max,
-         object group_sum, object seen, object scale, object sums, object gamma, object beta,
+         object group_sum, object thread_best, object scale, object sums, object gamma, object beta,
          object normed, float eps, object tokens, object banned, object scratch, int outputs,
          const string& isa, int threads) {
         const Tensors in("cpu");
@@ -64,20 +64,20 @@ void bind_projection(py::module_& kernels) {
             .group_sum = in.data<float>(group_sum, "group_sum", {rows, groups}),
             .lse = in.data<float>(lse, "lse", {rows}),
             .best = candidates(best, "best", {rows, k, 2}),
-            .seen = candidates(seen, "seen", {threads, rows, k, 2}),
+            .thread_best = candidates(thread_best, "thread_best", {threads, rows, k, 2}),
             .scratch = scratch_of(in, scratch, product),
             .rows = product.rows,
             .k = static_cast<int>(k),
             .banned_count = out.count};
         run_on_cpu(isa, threads, [](auto& stream, const auto& p) { project(stream, p); }, params);
       },
-      "best, seen: int32 [..., k, 2], the bits of a value and its token", py::arg("x"),
+      "best, thread_best: int32 [..., k, 2], the bits of a value and its token", py::arg("x"),
       py::arg("weight"), py::arg("bias"), py::arg("lse"), py::arg("best"), py::kw_only(),
-      py::arg("group_max"), py::arg("group_sum"), py::arg("seen"), py::arg("scale") = py::none(),
-      py::arg("sums") = py::none(), py::arg("gamma") = py::none(), py::arg("beta") = py::none(),
-      py::arg("normed") = py::none(), py::arg("eps") = 1e-5f, py::arg("tokens") = py::none(),
-      py::arg("banned") = py::none(), py::arg("scratch") = py::none(), py::arg("outputs"),
-      py::arg("isa"), py::arg("threads"));
+      py::arg("group_max"), py::arg("group_sum"), py::arg("thread_best"),
+      py::arg("scale") = py::none(), py::arg("sums") = py::none(), py::arg("gamma") = py::none(),
+      py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
+      py::arg("tokens") = py::none(), py::arg("banned") = py::none(),
+      py::arg("scratch") = py::none(), py::arg("outputs"), py::arg("isa"), py::arg("threads"));
 }
 
 void bind_shortlist(py::module_& kernels) {

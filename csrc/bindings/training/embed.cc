@@ -24,7 +24,7 @@ void check_ids(const int64_t* ids, int64_t count, int rows, bool position) {
   }
 }
 
-// Those of a call, or, without `at`, their positions by themselves.
+// Those of a call, or, without `position`, their positions by themselves.
 template <typename T>
 void check_ids(const TrainingEmbedParams<T>& p) {
   check_ids(p.ids, p.rows, p.vocab, false);
@@ -47,8 +47,8 @@ IdFault* id_fault(const Tensors& in) {
 void bind_embed(py::module_& training) {
   training.def(
       "embed",
-      [](object ids, object table, object y, object positions, object at, int length, double scale,
-         double dropout, object seed, const string& isa, int threads) {
+      [](object ids, object table, object y, object positions, object position, int length,
+         double scale, double dropout, object seed, const string& isa, int threads) {
         run_training(
             y, {isa, threads},
             [&]<typename T>(const Tensors& in) {
@@ -58,7 +58,8 @@ void bind_embed(py::module_& training) {
               };
               const TrainingEmbedParams<T> params{
                   .ids = in.numbers<int64_t>(ids, "ids", rows),
-                  .positions = at.is_none() ? nullptr : in.numbers<int64_t>(at, "at", rows),
+                  .positions = position.is_none() ? nullptr
+                                                  : in.numbers<int64_t>(position, "position", rows),
                   .token_table = in.data<T>(table, "table", {-1, hidden}),
                   .position_table = in.data_or_null<T>(positions, "positions", {-1, hidden}),
                   .y = to.data<T>(),
@@ -71,7 +72,7 @@ void bind_embed(py::module_& training) {
                   .length = length,
                   .scale = scale};
               if (params.position_table != nullptr && params.positions == nullptr && rows > 0) {
-                CHECK(length > 0, "without `at`, positions need a length");
+                CHECK(length > 0, "without `position`, positions need a length");
                 if (length > params.max_positions)
                   refuse_id(length - 1, params.max_positions, true, "");
               }
@@ -81,7 +82,7 @@ void bind_embed(py::module_& training) {
             [](auto& stream, const auto& params) { training_embed(stream, params); });
       },
       py::arg("ids"), py::arg("table"), py::arg("y"), py::arg("positions") = py::none(),
-      py::arg("at") = py::none(), py::arg("length") = 0, py::arg("scale") = 1.0,
+      py::arg("position") = py::none(), py::arg("length") = 0, py::arg("scale") = 1.0,
       py::arg("dropout") = 0.0, py::arg("seed") = py::none(), py::arg("isa") = "",
       py::arg("threads") = 0);
 }

@@ -77,7 +77,7 @@ void project_best(Stream& stream, const Choice& choice, const Norm& norm, const 
                       .group_sum = w.group_sum,
                       .lse = w.lse,
                       .best = w.best,
-                      .seen = step.scratch.best,
+                      .thread_best = step.scratch.best,
                       .scratch = a.scratch,
                       .rows = step.rows(),
                       .k = step.key.candidates,

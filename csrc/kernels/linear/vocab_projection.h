@@ -30,7 +30,7 @@ struct ProjectParams {
   float* group_sum;                 // [rows, G], scratch
   float* lse;                       // [rows]; NaN or +inf exactly where the row holds a NaN or +inf
   Candidate* best;             // [rows, k], best first; {-inf, -1} after the last finite element
-  Candidate* seen;             // [threads, rows, k], scratch
+  Candidate* thread_best;      // [threads, rows, k], scratch
   uint8_t* scratch = nullptr;  // [linear_scratch(rows, K)]; not for float32
   int rows, k;
   int banned_count = 0;

@@ -62,7 +62,7 @@ def project(
         *(x, weight.panels, bias, lse, best),
         group_max=poison(rows, groups),
         group_sum=poison(rows, groups),
-        seen=torch.full((threads, rows, k, 2), -2, dtype=torch.int32),
+        thread_best=torch.full((threads, rows, k, 2), -2, dtype=torch.int32),
         scale=weight.scale,
         sums=weight.sums,
         tokens=tokens,

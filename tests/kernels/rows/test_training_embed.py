@@ -54,10 +54,10 @@ def backward(
 
 
 def reference(
-    ids: Tensor, table: Tensor, positions: Tensor | None, at: Tensor, scale: float
+    ids: Tensor, table: Tensor, positions: Tensor | None, position: Tensor, scale: float
 ) -> Tensor:
     x = table[ids] * scale
-    return x if positions is None else x + positions[at]
+    return x if positions is None else x + positions[position]
 
 
 def reference_backward(
@@ -73,14 +73,14 @@ def test_equals_torch(training_place: Place, hidden: int) -> None:
     place, rows, scale = training_place, 21, hidden**0.5
     ids = some(place, rows, VOCAB)
     table, positions = numbers(place, VOCAB, hidden, 0), numbers(place, POSITIONS, hidden, 1)
-    at = some(place, rows, POSITIONS, seed=1)
+    position = some(place, rows, POSITIONS, seed=1)
     y = embed(ids, table, place, scale=scale)
-    assert_within_torch(reference, y, ids, table, None, at, scale)
-    y = embed(ids, table, place, scale=scale, positions=positions, at=at)
-    assert_within_torch(reference, y, ids, table, positions, at, scale)
+    assert_within_torch(reference, y, ids, table, None, position, scale)
+    y = embed(ids, table, place, scale=scale, positions=positions, position=position)
+    assert_within_torch(reference, y, ids, table, positions, position, scale)
     y = embed(ids, table, place, scale=scale, positions=positions, length=7)
-    at = torch.arange(rows, device=ids.device) % 7
-    assert_within_torch(reference, y, ids, table, positions, at, scale)
+    position = torch.arange(rows, device=ids.device) % 7
+    assert_within_torch(reference, y, ids, table, positions, position, scale)
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
@@ -179,7 +179,7 @@ def test_ids_that_the_table_does_not_have(wrong: int) -> None:
     with pytest.raises(IndexError, match=f"ids must be 0 to 49, got {wrong}"):
         embed(ids, table, place)
     with pytest.raises(IndexError, match=f"positions must be 0 to 3, got {wrong}"):
-        embed(ids[:1].repeat(2), table, place, positions=positions, at=ids)
+        embed(ids[:1].repeat(2), table, place, positions=positions, position=ids)
     with pytest.raises(IndexError, match="positions must be 0 to 3, got 4"):
         embed(ids[:1].repeat(5), table, place, positions=positions, length=5)
     with pytest.raises(Error, match="positions need a length"):

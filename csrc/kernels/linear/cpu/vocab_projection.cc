@@ -67,7 +67,9 @@ void multiply_group(const ProjectParams<float>& p, DotKind kind, int g, const Op
 class Search {
  public:
   Search(const ProjectParams<float>& p, int rank)
-      : p_(p), groups_(groups_of(p.weight.outputs)), seen_(p.seen + int64_t{rank} * p.rows * p.k) {
+      : p_(p),
+        groups_(groups_of(p.weight.outputs)),
+        best_(p.thread_best + int64_t{rank} * p.rows * p.k) {
     for (int row = 0; row < p.rows; ++row) best(row).clear();
   }
 
@@ -88,20 +90,20 @@ class Search {
   }
 
  private:
-  Best best(int64_t row) const { return {seen_ + row * p_.k, p_.k}; }
+  Best best(int64_t row) const { return {best_ + row * p_.k, p_.k}; }
 
   const ProjectParams<float>& p_;
   const int groups_;
-  Candidate* seen_;  // [rows, k]
+  Candidate* best_;  // [rows, k]
 };
 
 // The k best of what all threads have seen, whose groups follow one another.
 void merge(const ProjectParams<float>& p, int threads, int64_t row) {
   Candidate* found = p.best + row * p.k;
   Best best(found, p.k);
-  std::copy_n(p.seen + row * p.k, p.k, found);
+  std::copy_n(p.thread_best + row * p.k, p.k, found);
   for (int thread = 1; thread < threads; ++thread) {
-    const Candidate* next = p.seen + (int64_t{thread} * p.rows + row) * p.k;
+    const Candidate* next = p.thread_best + (int64_t{thread} * p.rows + row) * p.k;
     for (int c = 0; c < p.k && next[c].value > best.bound(); ++c) best.insert(next[c]);
   }
   if (p.tokens == nullptr) return;
