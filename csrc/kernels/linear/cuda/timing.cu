@@ -16,7 +16,7 @@ constexpr size_t kMostCopies = 16;
 constexpr size_t kCopyBytes = 256 << 20;  // of all copies, unless one has more
 constexpr float kPromising = 1.5f;        // times the best first run
 constexpr int kRuns = 7;                  // of what is promising
-constexpr float kReplayed = 1000;         // microseconds that a run of replays takes
+constexpr float kReplayed = 300;          // microseconds that a run of replays takes
 constexpr int kMostReplays = 8;           // in it
 
 // Reads all of it; writes only where the unlikely happens, which the compiler cannot know.
