@@ -16,8 +16,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/cublaslt/cublaslt_linear.h"
 #include "kernels/linear/cuda/gemm.h"
-#include "kernels/linear/cuda/quantized/gemm_w8a8.h"
-#include "kernels/linear/cuda/quantized/quantize.h"
+#include "kernels/linear/cuda/quantized/linear_w8a8.h"
 #include "kernels/linear/cuda/timing.h"
 #include "kernels/linear/glu.h"
 #include "kernels/linear/linear.h"
@@ -234,38 +233,6 @@ void tune(Stream& stream, const LinearParams<T>& p) {
   tuned.algorithm = contenders.front().algorithm;
   tuned.time = contenders.front().time;
   matmul.tuning().remember(key_of(matmul, p), tuned, std::move(contenders));
-}
-
-// W8A8, which has one kernel: nothing is timed.
-template <typename T>
-void quantized_linear(Stream& stream, const LinearParams<T>& p) {
-  if (stream.warming_up()) return;
-  const LinearWeight& weight = p.weight;
-  if (p.x != nullptr) {
-    quantize<T>(stream, {.x = p.x,
-                         .norm = p.norm,
-                         .normed = p.normed,
-                         .y = p.quantized,
-                         .rows = p.rows,
-                         .cols = weight.inputs});
-  }
-  const bool gated = p.gated != nullptr;
-  T* const y = gated ? p.gated : p.y;
-  w8a8_linear<T>(stream, {.x = p.quantized,
-                          .weight = weight,
-                          .bias = p.bias,
-                          .residual = p.residual,
-                          .y = y,
-                          .rows = p.rows});
-  CHECK(p.quantizes_y || (p.activation == Activation::none && !gated),
-        "a W8A8 product with an activation rounds its result");
-  if (!p.quantizes_y) return;
-  quantize<T>(stream, {.x = y,
-                       .activation = p.activation,
-                       .gated = gated,
-                       .y = p.quantized,
-                       .rows = p.rows,
-                       .cols = gated ? weight.outputs / 2 : weight.outputs});
 }
 
 template <typename T>
