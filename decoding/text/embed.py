@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoding.engine.encoder import EncoderSession, pack
 from decoding.generation.batching import source_batch, split
-from decoding.models.files import Directory, ModelFileError, read_json, read_object, short
+from decoding.models.files import Directory, ModelFileError, clipped, read_json, read_object, short
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
 from decoding.text.tokenizers.files import read_optional
@@ -88,7 +88,7 @@ def read_mode(path: Path) -> str:
     flags = [name for name in config if name.startswith("pooling_mode_") and config[name]]
     mode = config.get("pooling_mode", MODES.get(flags[0]) if len(flags) == 1 else None)
     if mode not in MODES.values():
-        found = ", ".join(flags[:8]) or f"pooling_mode={short(mode)}"
+        found = clipped(", ".join(flags)) or f"pooling_mode={short(mode)}"
         raise ModelFileError(
             f"{path} sets {found}: supported are the modes {' and '.join(MODES.values())}, "
             "one at a time"

@@ -17,7 +17,7 @@ from decoding.models.files.content import (
     size_of,
 )
 from decoding.models.files.directory import Directory
-from decoding.models.files.errors import ModelFileError, naming, naming_option, short
+from decoding.models.files.errors import ModelFileError, clipped, naming, naming_option, short
 
 __all__ = [
     "CONFIGURATION",
@@ -27,6 +27,7 @@ __all__ = [
     "Bounds",
     "Directory",
     "ModelFileError",
+    "clipped",
     "decoded",
     "naming",
     "naming_option",

@@ -19,7 +19,7 @@ from decoding.models.files import Directory, ModelFileError
 from decoding.models.formats import npz
 from decoding.models.weights.converted import BLOCK, INDEX
 from decoding.text import shortlist
-from decoding.text.embed import read_pooling
+from decoding.text.embed import read_mode, read_pooling
 from decoding.text.shortlist import Shortlist
 from tests.models.bounded import bounded
 from tests.models.test_file_limits import refused
@@ -196,6 +196,11 @@ def test_lengths_of_sentences(tmp_path: Path) -> None:
         settings = {"max_seq_length": tokens}
         (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
         refused(tmp_path, "max_seq_length", lambda path: read_pooling(Directory(path)))
+
+
+def test_a_long_name_of_a_pooling_mode(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"pooling_mode_" + 6000 * "[": True}))
+    refused(tmp_path / "config.json", "sets pooling_mode_", read_mode)
 
 
 # Converted models
