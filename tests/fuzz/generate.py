@@ -118,7 +118,8 @@ def compare_rows(case: Case, theirs: Any, mine: Any, item: int) -> str:
             return "tie"
     # Where a forced token ends a row, transformers goes on with rows of nothing but banned tokens.
     assert len(mine.logits) == len(mine.scores) >= int(mine.lengths.max())
-    forced = bool((mine.scores[-1].isfinite().sum(1) <= 1).all())
+    last = mine.scores[int(mine.lengths.max()) - 1]
+    forced = bool((last.isfinite().sum(1) <= 1).all())
     others = case.functions or forced or not bool(kept.all())
     assert len(mine.scores) == len(theirs.scores) or others
     compare_steps(case, theirs, mine, kept)
