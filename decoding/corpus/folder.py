@@ -100,7 +100,8 @@ class Folder:
             try:
                 shard = Finished.read(line)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"{journal}, line {number} is damaged: {error}") from None
+                said = textwrap.shorten(str(error), 200, placeholder=" ...")
+                raise ValueError(f"{journal}, line {number} is damaged: {said}") from None
             self.recorded[shard.number] = shard
         for number, shard in self.recorded.items():
             path = self.shard(number)

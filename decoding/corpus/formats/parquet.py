@@ -44,6 +44,9 @@ def blocks(path: str, rows: int, done: int) -> Iterator[tuple[bytes, int, str, i
     size = os.path.getsize(path)
     with opened(path) as file:
         total, mark = file.metadata.num_rows, footer(path)
+        groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        if sum(groups) != total:
+            raise ValueError(f"{path} is damaged: it counts {total} rows, its groups {sum(groups)}")
         begin, tables = 0, tables_of(file, rows, done)
         while begin < total or begin == 0:
             end = min(begin + rows, total)
