@@ -21,6 +21,7 @@ template <typename W_, bool kNorm_, bool kGated_, int kRows_, int kTiles_, int k
 struct GemmStreamedConfig {
   using W = W_;
   static constexpr bool kNorm = kNorm_, kGated = kGated_, kDirect = kDirect_;
+  static constexpr bool kQuantized = sizeof(W) == 1;
   static_assert(!kNorm || !kDirect);
   static constexpr int kRows = kRows_, kTiles = kTiles_, kChunks = kChunks_, kStages = kStages_;
   static constexpr int kWide = 16 / sizeof(W);  // inputs in 16 bytes of a weight
@@ -175,7 +176,7 @@ __device__ __forceinline__ void multiply(float (&sums)[2][S::kTiles][S::kRowTile
         multiply_add<T>(sums[chain][i][r], first.x, second.x, first.y, second.y, own.x, own.y);
       }
     };
-    if constexpr (sizeof(typename S::W) == 1) {
+    if constexpr (S::kQuantized) {
       const auto widened = [&](int chain, uint32_t uint4::* word) {
         add(chain, widen<T, typename S::W>(upper.*word), widen<T, typename S::W>(lower.*word),
             [&](const auto& own) { return uint2{own[0].*word, own[1].*word}; });
@@ -239,7 +240,7 @@ struct Outputs {
     for (int half = 0; half <= S::kGated; ++half) {
       const bool valid = own < columns;
       scale[half] = 1.0f;
-      if constexpr (sizeof(typename S::W) == 1) {
+      if constexpr (S::kQuantized) {
         scale[half] = valid ? weight.scale[own + half * columns] : 0.0f;
       }
       bias[half] = valid && all_bias != nullptr ? all_bias[own + half * columns] : 0.0f;

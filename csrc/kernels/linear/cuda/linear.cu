@@ -2,9 +2,9 @@
 // measured to be faster for the product at hand.
 //
 // A warm-up runs through all products before a graph is captured: it times every algorithm of each
-// (timing.h), remembers the fastest (autotune.h) and copies the bias to 16 bits. In a step those
-// that are about as fast alone are then compared within it (tune_in_place.h). A product without a
-// warm-up is computed by the algorithm that is best as a rule.
+// (timing.h), remembers the fastest (autotune.h) and copies the bias to 16 bits. In 16 bits those
+// that are about as fast alone are then compared within a step (tune_in_place.h). A product without
+// a warm-up is computed by the algorithm that is best as a rule.
 //
 // A deterministic session has the choice only among kernels of our own that add up in one order,
 // with norm and gate always in the same kernels: so what was chosen for some number of rows, or by
@@ -28,8 +28,8 @@ namespace {
 
 constexpr int kFewRows = 16;       // up to here our own kernels win as a rule
 constexpr int kMostOwnRows = 512;  // above they are not even timed
-constexpr int kFewestWidened =
-    64;  // rows from which on it can pay to widen a quantized weight before
+// Rows from which on it can pay to widen a quantized weight before.
+constexpr int kFewestWidened = 64;
 // By how much an algorithm with a separate norm or gate must win: one dependent launch more costs
 // more in a step than where it is timed.
 constexpr float kSeparate = 1.1f;

@@ -169,9 +169,9 @@ std::vector<float> time_cold(const Device& device, const void* weight, size_t by
   std::vector<std::optional<Graph>> graphs, alone;
   for (const Launch& launch : launches) graphs.push_back(bench.record({write_x, launch}));
   alone.push_back(bench.record({write_x}));
-  const auto time = [&](const Graph& graph) { return bench.time(graph); };
-  std::vector<float> times = time_all(graphs, time);
-  const float overhead = time_all(alone, time).front();
+  const auto replay = [&](const Graph& graph) { return bench.time(graph); };
+  std::vector<float> times = time_all(graphs, replay);
+  const float overhead = time_all(alone, replay).front();
   for (float& time : times) {
     if (time > 0) time = std::max(time - overhead, 0.1f);
   }
