@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import csv
 import io
 import json
@@ -69,7 +70,7 @@ class Case:
         if not self._resumes or rng.random() < 0.2:
             self.done.append(f"{self._input.name}: {damage_input(self._input, rng)}")
         if self._input.is_file():  # else thousands of shards wait for the disk
-            self._rows = max(self._rows, self._input.stat().st_size // 1000)
+            self._rows = max(self._rows, text_bytes(self._input) // 1000)
         self._rng = rng
 
     def judge(self) -> str:
@@ -171,6 +172,15 @@ class Case:
             data = re.sub(rb'(?:[^",\r\n]+|\r(?!\n))+', b"x", data.removeprefix(codecs.BOM_UTF8))
             count = sum(1 for _ in csv.reader(io.StringIO(data.decode(), newline="")))
         return count - (count > 0 and name.startswith(("in.csv", "in.tsv")))
+
+
+def text_bytes(path: Path) -> int:
+    """Up to where the file is damaged."""
+    size = 0
+    with contextlib.suppress(ValueError, OSError), reading(str(path), path.suffix) as (file, _):
+        while part := file.read(1 << 16):
+            size += len(part)
+    return size
 
 
 def lines_of(path: Path) -> list[bytes]:
