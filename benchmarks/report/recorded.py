@@ -48,10 +48,11 @@ def read_facets(rows: Sequence[Row]) -> list[Facet]:
     facets: dict[str, Facet] = {}
     for group in groups.values():
         model, sampled = MODELS.get(group[0].model, group[0].model), is_sampled(group[0])
-        title = f"{model} {group[0].dtype}" + " sampling" * sampled
+        kind = " sampling" * sampled
+        title = f"{model} {group[0].dtype}{kind}"
         if title in facets:
             peers = ordered(row.provider for row in group)[:-1]
-            title = f"{model} beside {listed([style(peer).name for peer in peers])}"
+            title = f"{model}{kind} beside {listed([style(peer).name for peer in peers])}"
         facets[title] = Facet(title, [run(row) for row in group], sampled)
     return list(facets.values())
 
@@ -62,6 +63,8 @@ def is_sampled(row: Row) -> bool:
 
 def run(row: Row) -> Run:
     shape = Shape.parse(row.shape)
+    # Less than the model takes: another engine gave memory of the GPU back meanwhile.
+    gave_back = row.threads == 0 and row.memory < row.loading
     return Run(
         engine=row.provider,
         version=row.version,
@@ -76,8 +79,7 @@ def run(row: Row) -> Run:
         p50=row.p50,
         p80=row.p80,
         rate=row.rate,
-        # Below zero where another engine gave memory of the GPU back meanwhile.
-        memory=row.memory if row.memory > 0 else math.nan,
+        memory=math.nan if gave_back else row.memory,
         loading=row.loading,
         roofline_bound=row.roofline_bound,
         bytes=1e6 * row.megabytes,

@@ -120,17 +120,19 @@ def calls_in_a_turn(worker: Worker) -> int:
 def used_by(worker: Worker) -> dict[str, Any]:
     """The fields of a Run that describe a worker, but for its times."""
     memory = worker.memory()
+    # A GPU's memory is measured by what is free: another process may free more meanwhile.
+    on_gpu = worker.config.settings.device != "cpu"
     return {
         **asdict(worker.loaded),
-        "memory": megabytes(memory.running),
-        "loading": megabytes(memory.loading),
+        "memory": megabytes(memory.running, least=memory.loading if on_gpu else 0),
+        "loading": megabytes(memory.loading, least=0),
         "nodes": worker.nodes(),
     }
 
 
-def megabytes(growth: int) -> float:
-    """NaN below zero: on a GPU, where another process has freed memory meanwhile."""
-    return growth / 1e6 if growth >= 0 else math.nan
+def megabytes(growth: int, least: int) -> float:
+    """NaN below the least that it can be."""
+    return growth / 1e6 if growth >= least else math.nan
 
 
 def times(seconds: Sequence[float], point: Point) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from benchmarks.report.recorded import MODELS, Results, read_facets, run
 from benchmarks.report.rows import KernelRow, Row, read_rows, speedups, write_rows
 from benchmarks.report.targets import PATH, Outcome, Target, outcomes
 from benchmarks.report.views import VIEWS
+from decoding.compare.runs import megabytes
 
 ROOT = Path(__file__).parent.parent.parent
 PERFORMANCE = ROOT / "docs/performance.md"
@@ -60,6 +61,13 @@ def test_only_engines_of_one_run_are_compared(results: Results) -> None:
                 assert same == {row.run}
     slower = replace(rows[0], provider="ours", commit="another", p50=1.0)
     assert speedups(slower, rows) == {}
+
+
+def test_memory_below_the_model_s_is_none(results: Results) -> None:
+    row = results.calls["generate-cuda"][0]
+    low = replace(row, memory=row.loading - 1)
+    assert math.isnan(run(low).memory) and run(replace(low, threads=2)).memory == low.memory
+    assert math.isnan(megabytes(1, least=2)) and megabytes(2_000_000, least=2_000_000) == 2
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path, results: Results) -> None:
