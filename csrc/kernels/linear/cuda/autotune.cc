@@ -140,22 +140,22 @@ const Tuned* Tuning::nearest(const ProductKey& key) const {
   return nullptr;
 }
 
-void Tuning::remember(const ProductKey& key, const Tuned& tuned, std::vector<Timed> contenders) {
+void Tuning::remember(const ProductKey& key, const Tuned& tuned, std::vector<Timed> candidates) {
   known_.insert_or_assign(key, tuned);
-  if (contenders.size() > 1) contenders_.insert_or_assign(key, std::move(contenders));
+  if (candidates.size() > 1) candidates_.insert_or_assign(key, std::move(candidates));
   if (tuned.time > 0) save();
 }
 
-std::map<ProductKey, std::vector<Timed>> Tuning::take_contenders() {
+std::map<ProductKey, std::vector<Timed>> Tuning::take_candidates() {
   std::map<ProductKey, std::vector<Timed>> taken;
-  for (const ProductKey& key : visited_) taken.insert(contenders_.extract(key));
+  for (const ProductKey& key : visited_) taken.insert(candidates_.extract(key));
   return taken;
 }
 
-void Tuning::use(const ProductKey& key, const Timed& contender) {
+void Tuning::use(const ProductKey& key, const Timed& candidate) {
   Tuned& tuned = known_.at(key);
-  tuned.algorithm = contender.algorithm;
-  tuned.time = contender.time;
+  tuned.algorithm = candidate.algorithm;
+  tuned.time = candidate.time;
 }
 
 Tuning::Table Tuning::read(const std::string& file) {

@@ -69,16 +69,16 @@ class Tuning {
   const Tuned* find(const ProductKey& key) const;
   // What is known of it, else what was timed for as few more rows as possible; null for nothing.
   const Tuned* nearest(const ProductKey& key) const;
-  // In the file as well, where it was timed. contenders: what may be the fastest in a step.
-  void remember(const ProductKey& key, const Tuned& tuned, std::vector<Timed> contenders = {});
+  // In the file as well, where it was timed. candidates: what may be the fastest in a step.
+  void remember(const ProductKey& key, const Tuned& tuned, std::vector<Timed> candidates = {});
 
   // A pass through the model begins, and comes to its products.
   void begin_pass() { visited_.clear(); }
   void visit(const ProductKey& key) { visited_.insert(key); }
   // Of the products of the pass; none of what was timed before this process, or taken already.
-  std::map<ProductKey, std::vector<Timed>> take_contenders();
+  std::map<ProductKey, std::vector<Timed>> take_candidates();
   // In memory alone, of a product that was timed.
-  void use(const ProductKey& key, const Timed& contender);
+  void use(const ProductKey& key, const Timed& candidate);
 
   // All of it.
   const std::map<ProductKey, Tuned>& known() const { return known_; }
@@ -92,7 +92,7 @@ class Tuning {
   static Table read(const std::string& file);
 
   Table known_;
-  std::map<ProductKey, std::vector<Timed>> contenders_;
+  std::map<ProductKey, std::vector<Timed>> candidates_;
   std::set<ProductKey> visited_;
   std::string file_;  // empty where there is no folder for it
   bool enabled_;

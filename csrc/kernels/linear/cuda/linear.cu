@@ -36,8 +36,8 @@ constexpr float kSeparate = 1.1f;
 // How many algorithms are compared in a step, and how many times the fastest's time they may take.
 // In float32 none: rows would less often be the same alone and beside others.
 template <typename T>
-constexpr size_t kMostContenders = sizeof(T) < sizeof(float) ? 6 : 1;
-constexpr float kContends = 1.25f;
+constexpr size_t kMostCandidates = sizeof(T) < sizeof(float) ? 6 : 1;
+constexpr float kCandidateRatio = 1.25f;
 
 // How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the
 // first: algorithms differ in how they add up, and that one is tested beside torch's.
@@ -225,14 +225,15 @@ void tune(Stream& stream, const LinearParams<T>& p) {
   }
   if (ranking.empty()) return;  // no memory to time in
   std::ranges::stable_sort(ranking, {}, &std::pair<float, Timed>::first);
-  std::vector<Timed> contenders;
+  std::vector<Timed> candidates;
   for (const auto& [cost, timed] : ranking) {
-    if (cost > kContends * ranking.front().first || contenders.size() == kMostContenders<T>) break;
-    contenders.push_back(timed);
+    if (cost > kCandidateRatio * ranking.front().first || candidates.size() == kMostCandidates<T>)
+      break;
+    candidates.push_back(timed);
   }
-  tuned.algorithm = contenders.front().algorithm;
-  tuned.time = contenders.front().time;
-  matmul.tuning().remember(key_of(matmul, p), tuned, std::move(contenders));
+  tuned.algorithm = candidates.front().algorithm;
+  tuned.time = candidates.front().time;
+  matmul.tuning().remember(key_of(matmul, p), tuned, std::move(candidates));
 }
 
 template <typename T>

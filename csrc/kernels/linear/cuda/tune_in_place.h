@@ -24,20 +24,20 @@ void tune_in_place(const SplitStream& stream, Pass&& pass) {
   SplitStream warm_up = stream.warm_up();
   pass(warm_up);
   if (stream.collective() != nullptr) return;  // ranks would exchange more or less often
-  const auto products = tuning.take_contenders();
+  const auto products = tuning.take_candidates();
   if (products.empty()) return;
   const BesideCaptures beside;
-  for (const auto& [key, contenders] : products) {
+  for (const auto& [key, candidates] : products) {
     std::vector<std::optional<Graph>> graphs;
-    for (const Timed& contender : contenders) {
-      tuning.use(key, contender);
+    for (const Timed& candidate : candidates) {
+      tuning.use(key, candidate);
       graphs.push_back(Graph::capture([&](cudaStream_t recorder) {
         SplitStream recording(recorder, stream.device(), stream.matmul(), nullptr);
         pass(recording);
       }));
     }
     const std::vector<float> times = time_replays(stream.handle(), graphs);
-    tuning.use(key, contenders[std::ranges::min_element(times) - times.begin()]);
+    tuning.use(key, candidates[std::ranges::min_element(times) - times.begin()]);
   }
   tuning.save();
 }
