@@ -107,7 +107,7 @@ class TokenModel(BoundModel):
                 them, that are called in every step with ids int64 [R, n] of all rows. Processors
                 also get float32 scores [R, V], in the engine's own memory, and return the scores to
                 select from; criteria return bool [R], the rows that end. See
-                decoding.generation.hooks.
+                decoding.generation.functions.hooks.
             prefix_allowed_tokens_fn: function of (sentence, row) that returns the ids that may
                 follow.
             streamer: a streamer of transformers', which receives the tokens as they come.

@@ -21,8 +21,10 @@ from decoding.generation import outputs
 from decoding.generation.batching import ROWS, TokenBatch, common_device, split
 from decoding.generation.config import GenerationConfig
 from decoding.generation.coverage import rank_by_coverage
-from decoding.generation.histories import ObservedRows
-from decoding.generation.hooks import Hooks
+from decoding.generation.functions.criteria import replace_options
+from decoding.generation.functions.histories import ObservedRows
+from decoding.generation.functions.hooks import Hooks
+from decoding.generation.functions.observer import CallObserver
 from decoding.generation.inputs import (
     GenerateInputs,
     by_width,
@@ -30,7 +32,6 @@ from decoding.generation.inputs import (
     check_source_tokens,
     read_inputs,
 )
-from decoding.generation.observer import CallObserver
 from decoding.generation.request import build_request, drawn_seed, with_shortlist
 from decoding.generation.resolved import ResolvedOptions, resolved
 from decoding.generation.results import SubBatchResult
@@ -338,11 +339,13 @@ def prepare(
         check_source_tokens(config, source, spec.decoder.vocab)
     if listener is not None:
         listener.check(config, len(prompt))
-    hooks = Hooks(
-        config, inputs.logits_processor, inputs.prefix_allowed_tokens_fn, inputs.stopping_criteria
+    config, criteria = replace_options(
+        config, inputs.stopping_criteria, prompt.width, spec.decoder.positions
     )
-    if hooks.replaced:
-        given = ResolvedOptions.of(hooks.without_replaced(config), spec)
+    hooks = Hooks(config, inputs.logits_processor, inputs.prefix_allowed_tokens_fn, criteria)
+    config = hooks.without_replaced(config)
+    if config is not given.config:
+        given = ResolvedOptions.of(config, spec)
     stop = None
     if config.stop_strings:
         stop = stop_table(inputs.tokenizer, config.stop_strings, spec.decoder.vocab, session.device)

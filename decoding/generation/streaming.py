@@ -21,7 +21,7 @@ from decoding.common.progress import Cancelled
 from decoding.engine.observer import Step, numbers
 from decoding.engine.request import EngineResults
 from decoding.generation.config import GenerationConfig
-from decoding.generation.histories import ObservedRows
+from decoding.generation.functions.histories import ObservedRows
 from decoding.models.weights.dtypes import as_tensor
 
 Tokens = list[list[int]]  # the new tokens of each row that is returned; empty where there are none

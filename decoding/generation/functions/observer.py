@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from decoding.common.device import Device
 from decoding.engine.observer import Step
-from decoding.generation.histories import Histories, ObservedRows
-from decoding.generation.hooks import Hooks
+from decoding.generation.functions.histories import Histories, ObservedRows
+from decoding.generation.functions.hooks import Hooks
 from decoding.generation.streaming import TokenListener
 
 if TYPE_CHECKING:

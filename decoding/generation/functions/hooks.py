@@ -26,7 +26,7 @@ from decoding.models.weights.dtypes import as_tensor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decoding.generation.histories import Histories
+    from decoding.generation.functions.histories import Histories
 
     Processor = Callable[[Tensor, Tensor], Tensor]  # (ids, scores) -> scores
     # (ids, scores of all steps or None) -> bool [R], or one
@@ -62,9 +62,10 @@ LAST_BEFORE_MID = ORDER.index("remove_invalid_values")
 class Hooks:
     """The functions of one call, in the order of Hugging Face's processors.
 
-    logits_processor, prefix_allowed_tokens_fn, stopping_criteria: as in Model.generate. A processor
-    of a built-in's class takes its place: up to remove_invalid_values they run before the built-in
-    ones from forced tokens on, the others after all built-in ones and before the filters.
+    logits_processor, prefix_allowed_tokens_fn: as in Model.generate. A processor of a built-in's
+    class takes its place: up to remove_invalid_values they run before the built-in ones from forced
+    tokens on, the others after all built-in ones and before the filters. criteria: those that are
+    in no option's place (criteria.py).
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class Hooks:
         config: GenerationConfig,
         logits_processor: Sequence[Processor] | None = None,
         prefix_allowed_tokens_fn: PrefixFunction | None = None,
-        stopping_criteria: Sequence[Criterion] | None = None,
+        criteria: Sequence[Criterion] = (),
     ) -> None:
-        self.criteria = as_list("stopping_criteria", stopping_criteria)
+        self.criteria = criteria
         if self.criteria:
             check_candidates_are_seen(config)
         self.replaced: set[str] = set()  # options whose built-in processor is left out
@@ -209,13 +210,14 @@ class PrefixConstraint:
 
 
 def as_list(name: str, functions: Any) -> list[Any]:
+    """Each of them once, as in Hugging Face."""
     if functions is None:
         return []
     if not isinstance(functions, (list, tuple)):
         raise TypeError(f"{name} must be a list of functions, got {type(functions).__name__}")
     for function in functions:
         check_callable(name, function)
-    return list(functions)
+    return list({id(function): function for function in functions}.values())
 
 
 def check_candidates_are_seen(config: GenerationConfig) -> None:
@@ -258,9 +260,13 @@ def raise_invalid(scores: Tensor, row: int, histories: Histories, step: Step) ->
 
 def built_in(processor: Processor) -> str | None:
     """The option whose processor in transformers is of exactly this class."""
-    kind = type(processor)
-    ours = kind.__module__.startswith("transformers.")
-    return REPLACES.get(kind.__name__) if ours else None
+    return REPLACES.get(transformers_class(processor) or "")
+
+
+def transformers_class(function: object) -> str | None:
+    """The name of its class, where that is transformers' own."""
+    kind = type(function)
+    return kind.__name__ if kind.__module__.startswith("transformers.") else None
 
 
 def switched_on(config: GenerationConfig) -> set[str]:

@@ -1,0 +1,1 @@
+"""A caller's own functions between the parts of a step, and what they see."""
