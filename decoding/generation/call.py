@@ -226,11 +226,24 @@ class Call:
     def sub_batches(self) -> list[SubBatch]:
         return list(self._sub_batches())
 
+    def _most_sentences(self) -> int | None:
+        """Of a sub-batch, by explicit limits; None where there are none."""
+        if self.session.limits is None:
+            return None
+        guided = self.options.shared.guided  # a second prompt for each
+        most = self.session.limits.batch // (2 if guided else 1)
+        if most == 0:
+            raise ValueError(
+                "guidance_scale computes two prompts for each sentence: load with Limits(batch=2) "
+                "or more"
+            )
+        return most
+
     def _sub_batches(self) -> Iterator[SubBatch]:
+        most = self._most_sentences()
         if len(self.prompt) == 1:
             yield SubBatch(FIRST, self.prompt.ids, self._request(FIRST, self.prompt))
             return
-        most = None if self.session.limits is None else self.session.limits.batch
         groups = list(by_width(self.prompt, self.source is not None))
         observed = self.hooks or self.listener is not None
         if observed and (len(groups) > 1 or len(self.prompt) > (most or len(self.prompt))):

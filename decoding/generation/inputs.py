@@ -145,7 +145,7 @@ def check_attentions(config: GenerationConfig, encoder: bool) -> None:
     """Raises where a model without an encoder is asked for attention to a source."""
     if encoder:
         return
-    if config.output_attentions:
+    if config.output_attentions and config.return_dict_in_generate:
         raise NotImplementedError(
             "output_attentions keeps attention to a source, which a decoder-only model does not "
             "have: pass output_attentions=False"

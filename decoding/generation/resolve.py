@@ -9,7 +9,7 @@ from decoding.common.shapes import described
 from decoding.common.warn import warn
 from decoding.generation.config import OPTIONS, GenerationConfig
 from decoding.generation.option_names import suggestion
-from decoding.generation.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
+from decoding.generation.unsupported import ARGUMENTS, METADATA, TUNING, UNSUPPORTED
 
 DEFAULTS = {name: option["default"] for name, option in OPTIONS.items()}
 
@@ -45,8 +45,10 @@ def settled(
     check_names(given)
     caller = {**given, **keywords}
     values = dict(DEFAULTS)
+    samples = caller["do_sample"] if "do_sample" in caller else checkpoint.get("do_sample")
+    unread = {*TUNING} if samples else {*TUNING, *SAMPLING} - {"top_k"}  # contrastive search's, too
     for name, value in checkpoint.items():
-        if value is None or name in caller:
+        if value is None or name in caller or name in unread:
             continue
         values |= checked(name, value, " (from the checkpoint's generation_config.json)")
     for name, value in caller.items():
@@ -74,7 +76,10 @@ def checked(name: str, value: Any, where: str = "") -> dict[str, Any]:
         check_supported(name, value, UNSUPPORTED, where)
         return {}
     option = OPTIONS[name]
-    return {name: option["off"] if value is None else option["check"](name, value)}
+    try:
+        return {name: option["off"] if value is None else option["check"](name, value)}
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error}{where}") from None
 
 
 def check_supported(

@@ -20,6 +20,16 @@ CACHES = (
     "offloaded_hybrid_chunked",
 )
 
+# What tunes speculation, and changes nothing without: a checkpoint may have any value.
+TUNING = (
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold",
+    "assistant_lookbehind",
+    "target_lookbehind",
+    "max_matching_ngram_size",
+)
+
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     # processors
     "watermarking_config": (),
@@ -31,7 +41,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "trust_remote_code": (False,),
     # results
     "output_hidden_states": (False,),
-    # speculation; the numbers tune what is off
+    # speculation
     "assistant_model": (),
     "is_assistant": (False,),
     "num_assistant_tokens": (20,),

@@ -18,7 +18,7 @@ from decoding.generation.lengths import lengths
 from decoding.generation.request import drawn_seed
 from decoding.generation.resolve import resolve
 from decoding.generation.strategies import choose
-from decoding.generation.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
+from decoding.generation.unsupported import ARGUMENTS, METADATA, TUNING, UNSUPPORTED
 
 GROUPS = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
 
@@ -31,6 +31,20 @@ def test_defaults_are_those_of_transformers() -> None:
             assert getattr(config, name) == theirs[name], name
     assert config.max_length is None  # theirs is 20, but counts as 20 new tokens: see `lengths`
     assert config.seed is None and config.eos_token_id == ()
+
+
+def test_what_a_checkpoint_says_of_what_is_off_is_not_read() -> None:
+    unread = {"temperature": 0.0, "top_p": 0, "typical_p": 2.0, "num_assistant_tokens": 7}
+    assert resolve({}, None, unread).temperature == 1.0
+    with pytest.raises(
+        ValueError, match=r"temperature .* \(from the checkpoint's generation_config"
+    ):
+        resolve({"do_sample": True}, None, unread)
+    with pytest.raises(ValueError, match="temperature"):
+        resolve({}, None, unread | {"do_sample": True})
+    with pytest.raises(ValueError, match=r"no_repeat_ngram_size .* \(from the checkpoint's"):
+        resolve({}, None, {"no_repeat_ngram_size": -1})
+    assert resolve({}, None, {"top_k": 7, "penalty_alpha": 0.5}).top_k == 7
 
 
 def test_every_option_of_transformers_is_known() -> None:
@@ -237,11 +251,12 @@ def test_contradictions(options: dict[str, Any], error: type[Exception], words: 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_what_is_not_there_yet_is_refused_wherever_it_stands(name: str) -> None:
     value = "something"
-    for keywords, base, checkpoint in (
-        ({name: value}, None, {}),
-        ({}, {name: value}, {}),
-        ({}, None, {name: value}),
-    ):
+    places: list[Any] = [({name: value}, None, {}), ({}, {name: value}, {})]
+    if name in TUNING:
+        resolve({}, None, {name: value})
+    else:
+        places.append(({}, None, {name: value}))
+    for keywords, base, checkpoint in places:
         with pytest.raises(NotImplementedError, match=f"{name}='something'.*{name}=None"):
             resolve(keywords, base, checkpoint)
     resolve({name: None}, None, {name: value})

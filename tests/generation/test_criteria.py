@@ -40,7 +40,6 @@ def both(name: str, criteria: list[Any], **options: Any) -> tuple[list[Any], lis
         ([MaxTimeCriteria(100)], {"max_time": 0.0, "max_new_tokens": 8}),
         ([EosTokenCriteria(9)], {"eos_token_id": None, "max_new_tokens": 20}),
     ],
-    ids=str,
 )
 def test_a_criterion_takes_the_place_of_its_option(
     name: str, criteria: list[Any], options: dict[str, Any]

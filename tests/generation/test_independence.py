@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+import decoding
 from decoding.generation import batching
 from tests.support.calls import FILL, item_of, ragged, run, same, same_items
-from tests.support.random_models import load, ours
+from tests.support.random_models import load, ours, reference
 
 SEARCHES: list[dict[str, Any]] = [
     {},
@@ -154,3 +155,17 @@ def test_prompts_of_different_lengths(device: str) -> None:
     without_start = [row[1:] or [8] for row in prompts]
     found = model.generate(ids, decoder_input_ids=without_start, max_new_tokens=3)
     assert found[:, 0].tolist() == [59] * 4, "none has the start token, so it is given to all"
+
+
+def test_guided_calls_are_split_by_limits() -> None:
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    options: dict[str, Any] = {"guidance_scale": 1.5, "max_new_tokens": 6}
+    sizes = {"beams": 1, "prompt": 3, "target": 6, "controls": 64}
+    small, one = (
+        decoding.load(reference("gpt2"), "cpu", limits=decoding.Limits(batch=batch, **sizes))
+        for batch in (3, 1)
+    )
+    expected = ours("gpt2").generate(ids, **options)
+    assert torch.equal(small.generate(ids, **options), expected)
+    with pytest.raises(ValueError, match="two prompts for each sentence"):
+        one.generate(ids[:1], **options)
