@@ -13,8 +13,8 @@
 
 namespace decoding {
 
-// Those of a pass: each class may have nearly as many places again, for sentences that have ended,
-// or are yet to come.
+// Those of a pass: each class may have as many places again, for sentences that have ended, or are
+// yet to come.
 inline Limits places_of(const RunnerLimits& limits) {
   Limits places = rows_of(limits);
   places.batch *= 2;
@@ -32,12 +32,14 @@ struct CudaRunnerMemory {
   Cache<C> cache{};
   StepScratch scratch{};
   uint8_t* products = nullptr;
+  int64_t rows = 0;  // that a step may have
   std::vector<CudaClass<T>> classes;
 
   CudaRunnerMemory() = default;
   CudaRunnerMemory(Arena& arena, const ModelSpec& spec, const RunnerLimits& limits,
                    const cuda::Matmul& matmul) {
     const Limits all = places_of(limits);
+    rows = all.rows();
     w = Workspace<T>(
         arena, spec, all, kRowAlignment,
         [&](auto& w) {

@@ -51,6 +51,7 @@ class CudaSteps {
       c->step.scratch = memory.scratch.of_class(c->index(), first, c->w.logits_stride);
       first += c->step.rows();
     }
+    CHECK(first <= memory.rows, "a step of ", first, " rows has memory for ", memory.rows);
     return !stepping_.empty();
   }
 
@@ -97,16 +98,15 @@ class CudaSteps {
     std::optional<cuda::Graph> graph;
   };
 
-  // How many sentences the next step is made for. A smaller size is taken once it halves the rows,
-  // or earlier where there are many, since products take less time then; where several classes
-  // step, there are fewer sizes, since each mixture has a graph of its own.
+  // How many sentences the next step is made for: at most twice those that run, which places_of()
+  // counts on. A smaller size is taken once it halves the rows, or earlier where there are many,
+  // since products take less time then; where several classes step, there are fewer sizes, since
+  // each mixture has a graph of its own.
   static int size_for(const Class& c, bool several) {
     const int running = static_cast<int>(c.sentences.size());
     const bool many = c.captured_for * c.limits.beams > kFewRows;
-    const int spare = many ? running / 8 : running;
-    if (running <= c.captured_for && bucket_of(running + spare) >= c.captured_for) {
-      return c.captured_for;
-    }
+    const int most = many ? bucket_of(running + running / 8) : 2 * running;
+    if (running <= c.captured_for && c.captured_for <= most) return c.captured_for;
     int size = bucket_of(running);
     while (several && (size & (size - 1)) != 0) size = bucket_of(size + 1);
     return std::min(size, c.limits.batch);
