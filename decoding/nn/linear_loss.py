@@ -22,6 +22,7 @@ from decoding.nn.operators import autocast, operator, sum_dtype
 
 CHUNK = 1024  # rows whose logits are there at once
 CHUNKS = 16  # at most: each rounds the weight's gradient once more, which half precision shows
+NO_ROW = 1e-30  # the divisor where no row counts: gradients of 0 stay 0
 
 
 def linear_cross_entropy(
@@ -149,8 +150,11 @@ def chunks(
 class Gradients:
     """Of x, [N, H], matrix, [C, H], and bias, [C], added up; empty where not wanted."""
 
-    def __init__(self, x: Tensor, matrix: Tensor, wanted: Sequence[bool]) -> None:
-        self.x, self.matrix = x, matrix
+    def __init__(
+        self, x: Tensor, matrix: Tensor, wanted: Sequence[bool], scale: float = 1.0
+    ) -> None:
+        """scale: what those of matrix and bias are divided by."""
+        self.x, self.matrix, self.scale = x, matrix, scale
         wants_x, wants_matrix, wants_bias = wanted
         self.dx = x.new_empty(x.shape if wants_x else 0)
         self.dmatrix = matrix.new_zeros(matrix.shape if wants_matrix else 0)
@@ -160,9 +164,10 @@ class Gradients:
         if self.dx.numel():
             torch.mm(dlogits, self.matrix, out=self.dx[rows])
         if self.dmatrix.numel():
-            self.dmatrix.addmm_(dlogits.T, self.x[rows])
+            self.dmatrix.addmm_(dlogits.T, self.x[rows], alpha=1 / self.scale)
         if self.dbias.numel():
-            self.dbias += dlogits.sum(0)
+            total = dlogits.sum(0, dtype=sum_dtype(dlogits))
+            self.dbias.add_(total, alpha=1 / self.scale)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.dx, self.dmatrix, self.dbias
@@ -186,13 +191,16 @@ def linear_cross_entropy_rows(
     """x: [N, H]; matrix: [C, H]; bias: [C]; labels: int64 [N]; weight: [C]; wanted: which of the
     first three need gradients; inplace: see `linear_cross_entropy`.
 
-    Returns the loss, of `dtype`, [] or [N], what it was divided by, [1], and the gradients of the
-    sum of all losses; empty with reduction "none". (Divided by many rows, those of the logits would
-    be too small for float16.)
+    Returns the loss, of `dtype`, [] or [N], divisors, and the gradients of the sum of all losses;
+    empty with reduction "none". (Divided by many rows, those of the logits would be too small for
+    float16.) divisors: of the gradients, [1]; in float16 of that of x and of the two others, [2],
+    which are sums over the rows, and would else be too large.
     """
     losses = x.new_empty(len(x), dtype=sum_dtype(x))
     one = losses.new_ones(1)
-    gradients = Gradients(x, matrix, wanted if reduction != "none" else [False] * 3)
+    half = x.dtype == torch.float16
+    scale = 2.0 ** (len(x).bit_length() // 2) if half else 1.0
+    gradients = Gradients(x, matrix, wanted if reduction != "none" else [False] * 3, scale)
     for rows, logits in chunks(x, matrix, bias, chunk):
         held = (labels[rows], weight)
         losses[rows], softmax = softmax_losses(logits, *held, ignored, smoothing)
@@ -200,7 +208,9 @@ def linear_cross_entropy_rows(
             write_gradient(logits, *held, softmax, one, one, ignored, smoothing, logits)
             gradients.add(rows, logits)
     loss, count = reduced(losses, labels, weight, ignored, reduction)
-    return loss.to(dtype), count, *gradients.get()
+    count.clamp_(min=NO_ROW)
+    divisors = torch.cat([count, count / scale]) if half else count
+    return loss.to(dtype), divisors, *gradients.get()
 
 
 @linear_cross_entropy_rows.register_fake
@@ -221,7 +231,8 @@ def _(
     scalar = reduction != "none"
     loss = x.new_empty(() if scalar else len(x), dtype=dtype)
     gradients = Gradients(x, matrix, wanted if scalar else [False] * 3)
-    return loss, x.new_empty(1, dtype=sum_dtype(x)), *gradients.get()
+    divisors = x.new_empty(2 if x.dtype == torch.float16 else 1, dtype=sum_dtype(x))
+    return loss, divisors, *gradients.get()
 
 
 @operator("decoding::linear_cross_entropy_gradient")
@@ -272,12 +283,13 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
 
 def backward(ctx: Any, dloss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.scalar:
-        count, *gradients = ctx.saved_tensors
-        factor = dloss.to(count.dtype) / count
-        for gradient in gradients if ctx.inplace else []:
+        divisors, *gradients = ctx.saved_tensors
+        first, last = (dloss.to(divisors.dtype) / divisors).expand(2).split(1)
+        each = [*zip(gradients, (first, last, last), strict=True)]
+        for gradient, factor in each if ctx.inplace else []:
             gradient.mul_(factor)
         if not ctx.inplace:
-            gradients = [(gradient * factor).to(gradient.dtype) for gradient in gradients]
+            gradients = [(gradient * factor).to(gradient.dtype) for gradient, factor in each]
     else:
         how = (ctx.ignored, ctx.smoothing, ctx.wanted, ctx.chunk)
         gradients = linear_cross_entropy_gradient(*ctx.saved_tensors, dloss, *how)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 
@@ -57,6 +58,7 @@ class Operator:
 
     def __call__(self, *inputs: Any) -> Any:
         if is_watched(inputs):
+            refuse_tangents(inputs)
             return self.registered(*inputs)
         if self.direct is not None and needs_gradient(inputs):
             return self.direct(*inputs)
@@ -89,7 +91,22 @@ def is_traced() -> bool:
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None  # torch.jit.trace
+        or forward_ad._current_level >= 0
     )
+
+
+def refuse_tangents(inputs: tuple[Any, ...]) -> None:
+    """Raises NotImplementedError for derivatives in forward mode, which an operator would drop."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    unpack_dual: Any = forward_ad.unpack_dual
+    for x in inputs:
+        if isinstance(x, Tensor) and unpack_dual(x).tangent is not None:
+            raise NotImplementedError(
+                "decoding.nn has no derivatives in forward mode (jvp, jacfwd): use torch's own "
+                "operators there"
+            )
 
 
 def needs_gradient(inputs: tuple[Any, ...]) -> bool:

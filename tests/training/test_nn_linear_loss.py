@@ -44,6 +44,35 @@ def test_equals_torch(device: str, dtype: torch.dtype, reduction: str, chunk: in
     )
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize("rows", [0, 4])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_row_counts(device: str, dtype: torch.dtype, rows: int, inplace: bool) -> None:
+    labels = torch.full((rows,), -100, device=device)
+    x, matrix, bias = (part.requires_grad_() for part in inputs(rows, device, dtype))
+    loss = linear_cross_entropy(x, matrix, labels, linear_bias=bias, inplace=inplace)
+    (1e4 * loss).backward()
+    assert loss.isnan()
+    for part in (x, matrix, bias):
+        assert part.grad is not None and not part.grad.any()
+
+
+def test_many_rows_of_one_class_in_float16(device: str) -> None:
+    """The sum of their gradients is too large for float16, and their mean is not."""
+    x = torch.full((16384, FEATURES), 8.0, device=device, dtype=torch.float16)
+    matrix, bias = (torch.zeros(*shape, device=device).half() for shape in ((3, FEATURES), (3,)))
+    labels = torch.zeros(len(x), dtype=torch.int64, device=device)
+    for part in (x, matrix, bias):
+        part.requires_grad_()
+    linear_cross_entropy(x, matrix, labels, linear_bias=bias).backward()
+    assert matrix.grad is not None and bias.grad is not None
+    expected = torch.tensor([-2 / 3, 1 / 3, 1 / 3], device=device)
+    torch.testing.assert_close(bias.grad.float(), expected, atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        matrix.grad.float(), 8 * expected[:, None].expand(3, FEATURES), atol=8e-3, rtol=0
+    )
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_gradcheck(reduction: str) -> None:
     x, matrix, bias = (part.requires_grad_() for part in inputs(5, "cpu", torch.float64))

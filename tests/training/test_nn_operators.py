@@ -200,3 +200,24 @@ def test_threads_of_torchs(threads: int) -> None:
     alone = cross_entropy(x, labels, reduction="none")
     assert_same_bits(loss.detach(), alone.detach())
     assert_same_bits(gradient, torch.autograd.grad(alone.sum(), x)[0])
+
+
+def test_no_derivative_in_forward_mode() -> None:
+    x = torch.randn(2, 4)
+    norm, softmax = nn.LayerNorm(4), nn.Softmax(-1)
+    for operator in (norm, softmax):
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            torch.func.jvp(operator, (x,), (torch.ones_like(x),))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+            with pytest.raises(NotImplementedError, match="forward mode"):
+                operator(dual)
+            assert_same_bits(operator(x).detach(), operator(x).detach())
+
+
+def test_a_traced_module_computes() -> None:
+    """torch.jit.trace without gradients, too, which else saw no operator at all."""
+    norm, x = nn.LayerNorm(4), torch.randn(2, 4)
+    with torch.no_grad():
+        traced = torch.jit.trace(norm, x)
+        assert_same_bits(traced(2 * x + 1), norm(2 * x + 1))
