@@ -59,8 +59,11 @@ class Acceleration:
         return call.run()
 
     def _prepared(self, *args: Any, **options: Any) -> Any:
-        if self.hf_model.training:
-            raise ValueError("the model is in training mode: call eval()")
+        for module in self.hf_model.modules():
+            if module.training:
+                raise ValueError("the model is in training mode: call eval()")
+            if module._forward_hooks or module._forward_pre_hooks:
+                raise ValueError("a module of the model has hooks, which the engine cannot call")
         if len(args) > len(POSITIONAL):
             raise TypeError(f"pass arguments behind {POSITIONAL[-1]} by their names")
         options |= dict(zip(POSITIONAL, args, strict=False))
@@ -103,8 +106,9 @@ def accelerate(hf_model: Any, **arguments: Any) -> Acceleration:
             detect_overflow and tokenizer of decoding.load(). The device is the model's own.
 
     In float32 the tokens are exactly those of transformers. A call that this library refuses, such
-    as one with an assistant model, runs in transformers, with a warning that says why; weights that
-    have changed since are read again.
+    as one with an assistant model, or of a model with hooks, runs in transformers, with a warning
+    that says why. Weights that have changed since are read again, but for writes that torch does
+    not count, through `.data` or NumPy: accelerate() anew after those.
 
     Returns a handle: its restore(), decoding.restore(hf_model) or the end of a `with` block gives
     the model its own generate() back. Raises TypeError and ValueError for a model that this library
