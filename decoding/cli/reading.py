@@ -92,6 +92,15 @@ def opened_input(name: str) -> BinaryIO:
     return sys.stdin.buffer
 
 
+def check_apart(source: Input, target: Input) -> None:
+    """Raises ValueError where both read standard input: each would get some of its lines."""
+    if "-" in source.names and "-" in target.names:
+        raise ValueError(
+            "source and target are both standard input, which can be read once: name a file for "
+            "one of them"
+        )
+
+
 def read_template(path: str) -> str:
     """A chat template."""
     try:

@@ -24,7 +24,7 @@ from decoding.cli.arguments import (
 )
 from decoding.cli.corpus.arguments import add_job_arguments
 from decoding.cli.ranks.arguments import add_tensor_parallel_argument
-from decoding.cli.reading import Input, add_format_arguments, add_input_argument
+from decoding.cli.reading import Input, add_format_arguments, add_input_argument, check_apart
 from decoding.cli.records import Record
 from decoding.cli.report import Report
 from decoding.cli.writing import Sink, add_writing_arguments, json_line, opened
@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> None:
         tsv = args.input_format == "tsv"
         source = Input(args, [args.source], "1" if tsv else "source") if args.source else None
         target = Input(args, names, "1" if tsv else "target", "target")
+        if source is not None:
+            check_apart(source, target)
         model = load_model(args)
         if model.spec.encoder is None and source is not None:
             raise ValueError("this model has a decoder alone: leave --source out")
@@ -74,8 +76,8 @@ def run(args: argparse.Namespace) -> None:
         elif source is None:
             target.field = "2" if tsv else "target"
         # Opened last: what was wrong so far must not cost an older output.
-        sources = [args.source] if args.source else []
-        sink = stack.enter_context(opened(args.output, [*names, *sources]))
+        sources = source.names if source is not None else []
+        sink = stack.enter_context(opened(args.output, [*target.names, *sources]))
         phases, form = Phases(), args.output_format or args.input_format
         pending: deque[Record] = deque()
         total = target.total() if args.progress else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import decoding
 from decoding.cli.arguments import add_source_arguments, load_model, positive
-from decoding.cli.reading import Input, add_format_arguments
+from decoding.cli.reading import Input, add_format_arguments, check_apart
 from decoding.cli.records import paired, texts_of
 from decoding.cli.writing import refuse_overwriting
 
@@ -54,8 +54,9 @@ def run(args: argparse.Namespace) -> None:
     from decoding.text.ibm_model1 import learn
     from decoding.text.shortlist import Shortlist
 
-    refuse_overwriting((args.source, args.target), args.output)
     source, target = (Input(args, [name], "text") for name in (args.source, args.target))
+    check_apart(source, target)
+    refuse_overwriting((args.source, args.target), args.output)
     model = load_model(args, device="cpu")
     start = time.perf_counter()
     pairs = list(token_pairs(model, paired(texts_of(source), texts_of(target))))

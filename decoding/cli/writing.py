@@ -101,6 +101,11 @@ def opened(output: str | None, inputs: Sequence[str]) -> Iterator[Sink]:
 
 
 def refuse_overwriting(inputs: Sequence[str], output: str) -> None:
+    """inputs: - is standard input, which may be a file too, as a shell's `<` has it."""
+    if not os.path.isfile(output):  # what is no file is not emptied
+        return
+    written = os.stat(output)
     for source in inputs:
-        if os.path.exists(source) and os.path.exists(output) and os.path.samefile(source, output):
-            raise ValueError(f"{output} is the input too: write to another file")
+        if source == "-" or os.path.exists(source):
+            if os.path.samestat(os.stat(0 if source == "-" else source), written):
+                raise ValueError(f"{output} is the input too: write to another file")

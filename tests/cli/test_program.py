@@ -191,6 +191,23 @@ def test_a_full_disk_is_named(words: list[str], tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.decode()) == (2, said)
 
 
+@pytest.mark.parametrize("command", ["translate", "score --source models/demo/sentences.de.txt"])
+def test_a_shells_input_is_not_overwritten(command: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"a\n")
+    words = [*command.split(), "--model", "words", "--output", str(text)]
+    with text.open("rb") as source:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.stand_in", *words],
+            cwd=ROOT,
+            stdin=source,
+            capture_output=True,
+        )
+    said = f"decoding: error: {text} is the input too: write to another file\n"
+    assert (done.returncode, done.stderr.decode()) == (2, said)
+    assert text.read_bytes() == b"a\n"
+
+
 def test_closed_streams_are_named(program: Program) -> None:
     program.monkeypatch.setattr(sys, "stdout", None)
     model = stand_in.StandIn()

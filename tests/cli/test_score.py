@@ -137,6 +137,8 @@ def test_mistakes(
         (translator, source, "a b " * 999 + "\nx" * 3, "line 1 has "),
         (gpt2, [], "the " * 200, "line 1 has "),
         (translator, ["--source", "nowhere"], "", "nowhere: No such file"),
+        (translator, ["--source", "-"], "a\nb\n", "source and target are both standard input"),
+        (translator, ["--source", "-", *files[3:], "-"], "a\nb\n", "which can be read once"),
     ]
     for model, arguments, text, message in cases:
         code, _, err = score(model, *arguments, source=text)

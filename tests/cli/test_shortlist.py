@@ -81,6 +81,14 @@ def test_mistakes_are_one_line(
     assert (folder / "target").read_text() == TARGET
 
 
+def test_one_standard_input_is_not_both_sides(program: Program, tmp_path: Path) -> None:
+    words = ["--source", "-", "--target", "-", "--output", str(tmp_path / "map.npz")]
+    status, _, err = program(
+        "shortlist", "--model", "any", *words, source="a\nb\n", model=StandIn()
+    )
+    assert status == 2 and "source and target are both standard input" in err
+
+
 def test_a_decoder_alone_has_no_map(run: Run) -> None:
     code, said = run(random_models.ours("gpt2"), "shortlist", **FILES)
     assert code == 2 and "a decoder alone" in said
