@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import os
+import stat
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -101,6 +103,11 @@ def check_apart(source: Input, target: Input) -> None:
         )
 
 
+def is_pipe(name: str) -> bool:
+    """Whether a file is a named pipe, which can be opened once."""
+    return name != "-" and os.path.exists(name) and stat.S_ISFIFO(os.stat(name).st_mode)
+
+
 def read_template(path: str) -> str:
     """A chat template."""
     try:
@@ -132,6 +139,8 @@ class Input:
         self._skipped: list[str] = []
         self._reader: LineReader | None = None
         for name in self.names:
+            if is_pipe(name):  # a look would send its writer away, with what it has written
+                continue
             stream = opened_input(name)  # which says at once what is missing
             if name != "-":
                 stream.close()
@@ -160,6 +169,8 @@ class Input:
         """The number of lines; None where an input cannot be read twice."""
         count = 0
         for name in self.names:
+            if is_pipe(name):
+                return None
             stream = opened_input(name)
             if not stream.seekable():
                 return None

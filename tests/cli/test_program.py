@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -206,6 +207,21 @@ def test_a_shells_input_is_not_overwritten(command: str, tmp_path: Path) -> None
     said = f"decoding: error: {text} is the input too: write to another file\n"
     assert (done.returncode, done.stderr.decode()) == (2, said)
     assert text.read_bytes() == b"a\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--progress"]])
+def test_a_named_pipe_is_opened_once(words: list[str], tmp_path: Path) -> None:
+    """Its writer, which waits for a reader, would lose what it writes to one that looks."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = started("--model", "words", *words, str(pipe), source=subprocess.DEVNULL)
+    with process:
+        try:
+            pipe.write_bytes(LINES)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, LINES.upper())
 
 
 def test_closed_streams_are_named(program: Program) -> None:
