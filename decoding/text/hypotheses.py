@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from decoding.common.arrays import Array
 from decoding.generation.config import GenerationConfig
-from decoding.text.parts import Window
-from decoding.text.tokenizers import split_language_code
+from decoding.text.parts import Window, language_code
+from decoding.text.tokenizers import Tokenizer
 
 
 class Hypothesis(NamedTuple):
@@ -55,8 +55,8 @@ def joined(
 class Lines:
     """The hypotheses of a window's parts, as they come, and of its lines."""
 
-    def __init__(self, window: Window, config: GenerationConfig) -> None:
-        self.window, self._config = window, config
+    def __init__(self, window: Window, config: GenerationConfig, tokenizer: Tokenizer) -> None:
+        self.window, self._config, self._tokenizer = window, config, tokenizer
         # Empty: not done, as what would be behind the last never is.
         self._found: list[list[Hypothesis]] = [[]] * (len(window.parts) + 1)
         self._parts = self._lines = 0  # given
@@ -79,10 +79,13 @@ class Lines:
 
     def _joined(self, begin: int, end: int) -> list[Hypothesis]:
         """The best of all parts joined, then the second best, ..."""
+        if begin == end:
+            return [BLANK]
         texts = self.window.texts[begin:end]
-        words = [len(split_language_code(text)[1].split()) for text in texts]
+        code, _ = language_code(self._tokenizer, texts[0])
+        words = [len(text.removeprefix(code).split()) for text in texts]
         ranks = zip(*self._found[begin:end], strict=True)
-        return [joined(rank, words, self._config) for rank in ranks] or [BLANK]
+        return [joined(rank, words, self._config) for rank in ranks]
 
 
 def without_repeats(found: Sequence[Hypothesis]) -> list[Hypothesis]:

@@ -163,7 +163,7 @@ class Cutter:
 
     def _split(self, line: str) -> list[tuple[str, list[int]]]:
         encode = self.tokenizer.encode
-        code, text = split_language_code(line)  # every part needs it
+        code, text = language_code(self.tokenizer, line)  # every part needs it
         texts = split_text(text, lambda part: len(encode(code + part)) <= self.lengths.source)
         return [(code + part, encode(code + part)) for part in texts if part.strip()]
 
@@ -179,6 +179,13 @@ class Cutter:
         if self.aligned and any(line.target_prefix for line in lines):
             raise ValueError("alignments and target_prefix do not go together: leave one out")
         return prompts
+
+
+def language_code(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
+    """The code at a line's beginning, where it is one of the model's, and what is behind it: of
+    other models `>>Ja<<` is a quotation."""
+    code, rest = split_language_code(line)
+    return (code, rest) if code in tokenizer.target_codes else ("", line)
 
 
 def width(line: Line) -> int:

@@ -168,7 +168,7 @@ class Translator(WindowTranslator):
         for batch, output in computed:
             with self.phases("decoding"):
                 if lines is None or lines.window is not batch.window:
-                    lines = Lines(batch.window, self.config)
+                    lines = Lines(batch.window, self.config, self.tokenizer)
                     for message in batch.window.warnings:
                         warn(message)
                 if output is not None:

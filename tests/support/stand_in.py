@@ -33,6 +33,8 @@ EOS, START, FIRST = 0, 1, 2
 class Words(FramedTokenizer):
     """A tokenizer whose tokens are words, numbered in the order of their first appearance."""
 
+    target_codes = (">>fra<<",)
+
     def __init__(self) -> None:
         self.words: list[str] = []
 

@@ -225,6 +225,12 @@ def test_language_code_goes_with_every_part() -> None:
     assert sorted(sources) == [">>FRA<< A B CC.", ">>FRA<< D E FF.", ">>FRA<< G H II."]
 
 
+def test_a_quotation_is_no_language_code() -> None:
+    line = ">>A b<< c dd. E f gg. H i jj."
+    with pytest.warns(UserWarning, match="in 3 parts"):
+        assert translate(StandIn(positions=12), [line]) == [line.upper()]
+
+
 def test_score_of_joined_parts_is_that_of_one_hypothesis() -> None:
     model = StandIn(positions=12)  # sources of at most 6 tokens
     line = "a b c dd. E f."

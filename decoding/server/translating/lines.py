@@ -91,7 +91,8 @@ class Lines:
     async def _line(self, translator: WindowTranslator, text: str) -> list[Hypothesis]:
         with reading:
             window = await quickly(len(text), translator.cut, [self.how.prefix + text])
-        line, parts = LineParts(window, translator.config), list(enumerate(window.parts.lists()))
+        line = LineParts(window, translator.config, translator.tokenizer)
+        parts = list(enumerate(window.parts.lists()))
         if parts:
             found = await together([self._part(translator, window, *part) for part in parts])
             line.add(np.arange(len(parts)), found)

@@ -100,7 +100,6 @@ class MarianTokenizer(FramedTokenizer):
 
     @property
     def target_codes(self) -> list[str]:
-        """What a text may begin with to name the target's language, `>>fra<<`; mostly nothing."""
         return [token for token in self._source.ids if LANGUAGE_CODE.fullmatch(token)]
 
     def get_vocab(self) -> Mapping[str, int]:
