@@ -74,8 +74,8 @@ class Scores:
     @property
     def perplexity(self) -> float:
         """The perplexity of all rows together: exp of the negative mean over all labels that count;
-        1 for none."""
-        return math.exp(-math.fsum(self.sums.tolist()) / max(1, int(self.lengths.sum())))
+        1 for none, infinite beyond a float's range."""
+        return perplexity(math.fsum(self.sums.tolist()), int(self.lengths.sum()))
 
     def __repr__(self) -> str:
         sums = ", ".join(f"{each:.3f}" for each in self.sums[:SHOWN].tolist())
@@ -95,6 +95,14 @@ class Scores:
             ]
             rows.append([i, f"{float(self.sums[i]):.3f}", f"{float(self.means[i]):.3f}", *labels])
         return html.table(rows, head, title=repr(self))
+
+
+def perplexity(logprob: float, tokens: int) -> float:
+    """Of so many tokens with this sum of log-probabilities; infinite beyond a float's range."""
+    try:
+        return math.exp(-logprob / max(1, tokens))
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ __all__ = [
     "load_model",
     "place",
     "positive",
+    "size",
 ]
 
+MOST = 2**31 - 1  # the engine's numbers have 32 bits
 COMPARE_EXTRA = "pip install .[compare]"  # installs what `decoding compare` needs
 
 
@@ -27,7 +29,18 @@ def positive(text: str) -> int:
     """Parses a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    if int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST}, got {text!r}")
     return int(text)
+
+
+def size(text: str) -> int:
+    """Bytes: 4G is 4 * 2^30."""
+    scale = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper())
+    number = text[:-1] if scale else text
+    if not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"must be bytes such as 500M or 4G, got {text!r}")
+    return int(number) << (scale or 0)
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,8 +47,7 @@ class Encoder:
         """None for an empty line, which is no prompt."""
         given = [record for record in records if record.text != "" or record.where.startswith("--")]
         if self._args.chat and given:
-            chats = [self._chat(record.text) for record in given]
-            prompts, _ = read_chats(self._model, chats, self._template)
+            prompts = self._chats(given)
         else:
             names = [record.where for record in given]
             prompts = read_texts(self._model, [record.text for record in given], names)
@@ -65,6 +64,20 @@ class Encoder:
             return own_options(record.fields, bool(self._args.do_sample))
         except ValueError as error:
             raise ValueError(f"{record.where}: {error}") from None
+
+    def _chats(self, given: Sequence[Record]) -> list[Prompt]:
+        """Raises ValueError with the place of the first that is no chat, or that the template
+        refuses."""
+        chats = [self._chat(record.text) for record in given]
+        try:
+            return read_chats(self._model, chats, self._template)[0]
+        except (TypeError, ValueError):
+            for record, chat in zip(given, chats, strict=True):
+                try:
+                    read_chats(self._model, [chat], self._template)
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"{record.where}: {error}") from None
+            raise
 
     def _chat(self, given: Any) -> Any:
         """Messages; of a text that of a user, and of the system before it."""

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import decoding
-from decoding.cli.arguments import add_model_arguments, load_model, positive
+from decoding.cli.arguments import add_model_arguments, load_model, positive, size
+from decoding.cli.search import checked
 
 if TYPE_CHECKING:
     from decoding.engine.memory import MemoryPlan
@@ -30,10 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     for name, help in sizes.items():
         names = [f"--{name}", *(BEAMS if name == "beams" else ())]
-        parser.add_argument(*names, dest=name, type=positive, metavar="N", help=help)
+        kind = checked("num_beams", int) if name == "beams" else positive
+        parser.add_argument(*names, dest=name, type=kind, metavar="N", help=help)
     add = parser.add_argument_group("decoding.Engine").add_argument
     add("--engine", action="store_true", help="plan an engine, and say how many such requests fit")
-    add("--memory", type=positive, metavar="BYTES", help="of its block")
+    add("--memory", type=size, metavar="BYTES", help="of its block; 4G, 500M")
     add("--max-requests", type=positive, metavar="N", help="rows that step at once")
     parser.add_argument("--full", action="store_true", help="every buffer, with its place")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -99,6 +98,8 @@ def write_scores(
     report: Report,
 ) -> str:
     """Writes the scores of pending records; returns what they say together."""
+    from decoding.scoring import perplexity
+
     logprob, tokens = 0.0, 0
     for found in groups:
         with report.phases("writing"):
@@ -106,7 +107,7 @@ def write_scores(
             logprob += sum(each.logprob for each in found)
             tokens += sum(each.tokens for each in found)
             report.add(len(found), sum(each.tokens for each in found))
-    return f"perplexity {math.exp(-logprob / max(1, tokens)):.4f}, log-probability {logprob:.4f}"
+    return f"perplexity {perplexity(logprob, tokens):.4f}, log-probability {logprob:.4f}"
 
 
 def written(record: Record, found: Found, form: str) -> str:

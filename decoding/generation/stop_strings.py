@@ -121,8 +121,8 @@ def stop_table(tokenizer: Any, strings: Sequence[str], vocab: int, device: Devic
     """For a tokenizer of transformers, of the `tokenizers` library, or one of ours; or for what a
     function without arguments returns. vocab: ids of the model.
 
-    Raises ValueError where there is none, TypeError for a tokenizer that does not tell the texts
-    of its tokens.
+    Raises ValueError where there is none, and for one of ours that does not tell the texts of its
+    tokens; TypeError for another's that does not.
     """
     if callable(tokenizer) and not hasattr(tokenizer, "encode"):
         tokenizer = tokenizer()

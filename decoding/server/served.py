@@ -85,7 +85,7 @@ class Served:
     def _token_texts(self) -> Sequence[str | bytes | None]:
         try:
             return token_texts(self.model.tokenizer)
-        except TypeError:  # of a tokenizer that does not tell
+        except ValueError:  # of a tokenizer that does not tell
             return ()
 
     def check(self, config: GenerationConfig) -> None:

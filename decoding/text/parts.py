@@ -174,6 +174,7 @@ class Cutter:
         for part, owner in enumerate(owners):
             prefix = lines[owner].target_prefix
             if prefix and (part == 0 or owners[part - 1] != owner):
+                checked(f"line {first + owner}: target_prefix", prefix)
                 prompts[part] = prompt_ids(self.tokenizer, self.config, prefix)
                 self.lengths.check_prompt(first + owner, len(prompts[part]))
         if self.aligned and any(line.target_prefix for line in lines):

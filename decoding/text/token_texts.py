@@ -28,14 +28,16 @@ def token_texts(tokenizer: Any) -> list[Text | None]:
 
     All are bytes where the vocabulary is one of bytes, or has tokens for single bytes: a character
     may then be cut between two tokens. tokenizer: of transformers, of the `tokenizers` library, or
-    ours. Raises TypeError for another one.
+    ours. Raises TypeError for another one, ValueError for one of ours that does not tell.
     """
     if isinstance(tokenizer, MultilingualTokenizer):
         tokenizer = tokenizer.base
     if isinstance(tokenizer, (MarianTokenizer, PieceTokenizer)):
         return by_id({t: i for i, t in tokenizer.tokens.items()}, _piece)
     backend = tokenizer.backend if isinstance(tokenizer, BackendTokenizer) else tokenizer
-    if isinstance(backend, Tokenizer) or not hasattr(backend, "get_vocab"):
+    if isinstance(backend, Tokenizer):
+        raise ValueError("this model's tokenizer does not tell its tokens: leave stop_strings out")
+    if not hasattr(backend, "get_vocab"):
         raise TypeError(
             "stop_strings need a tokenizer of transformers, of the tokenizers library or ours, "
             f"got {type(tokenizer).__name__}"

@@ -221,6 +221,30 @@ def test_mistakes(generate: Generate, words: str, source: str, says: str) -> Non
     assert (status, out) == (2, "") and one_line(err) and says in err, err
 
 
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        (["hi"], "messages[0] must be a mapping with role and content, got str"),
+        ([[{"role": "user", "content": "hi"}]], "messages[0] must be a mapping"),
+        ([], "messages must hold at least one message"),
+        ([{"role": "user", "content": "no"}], "the chat template refuses this chat: not this"),
+    ],
+)
+def test_chats_that_are_none(
+    generate: Generate, chatty: decoding.Model, tmp_path: Path, messages: Any, says: str
+) -> None:
+    template = tmp_path / "template"
+    template.write_text(
+        "{% if messages[0].content == 'no' %}{{ raise_exception('not this') }}{% endif %}x"
+    )
+    words = ["--chat", "--input-format", "json", "--chat-template", str(template)]
+    sound = [{"role": "user", "content": "hi"}]
+    source = "".join(json.dumps({"messages": each}) + "\n" for each in (sound, messages, sound))
+    status, out, err = generate(*words, source=source, model=chatty)
+    assert (status, out) == (2, "") and one_line(err)
+    assert f"standard input, line 2: {says}" in err
+
+
 def test_models_that_rewrite(program: Program) -> None:
     status, _, err = program("generate", "-m", str(ROOT / "models/demo"), "-p", "x")
     assert status == 2 and "use `decoding translate`" in err

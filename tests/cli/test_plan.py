@@ -35,7 +35,7 @@ def test_plan_of_an_engine(tmp_path: Path, program: Program) -> None:
     program()  # forgets what saving has said
     with decoding.Engine(model, memory=1 << 22, max_requests=6) as engine:
         plan = engine.memory_plan()
-    words = "--device cpu --engine --memory 4194304 --max-requests 6 --beams 3 --target 20"
+    words = "--device cpu --engine --memory 4M --max-requests 6 --beams 3 --target 20"
     found = program("plan", "--model", str(tmp_path), *words.split()).out.splitlines()
     source = min(64, model.spec.decoder.positions)
     fit = plan.requests(source=source, target=20, beams=3)
@@ -65,6 +65,11 @@ def test_requests_that_fit_at_once() -> None:
         ("--memory 5", "add --engine"),
         ("--engine --batch 2", "an engine has pages, not batches"),
         ("--batch 0", "must be a whole number of at least 1"),
+        ("--batch 3000000000", "--batch: must be at most 2147483647, got '3000000000'"),
+        (f"--beams {'9' * 20}", "num_beams must be at most 16777216"),
+        ("--beams 0", "num_beams must be at least 1"),
+        ("--threads 99999999999", "--threads: must be at most 2147483647"),
+        ("--engine --memory 4X", "must be bytes such as 500M or 4G, got '4X'"),
     ],
 )
 def test_what_cannot_be_planned(words: str, says: str, tmp_path: Path, program: Program) -> None:

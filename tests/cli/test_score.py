@@ -14,6 +14,7 @@ import decoding
 from tests.cli.program import Program, Said
 from tests.support import random_models
 from tests.support.demo import DEMO
+from tests.support.stand_in import StandIn
 from tests.support.vocabularies import train_bpe
 
 GERMAN = ["Das ist ein Haus.", "", "Wir haben heute keine Zeit.", "Ja."]
@@ -107,6 +108,15 @@ def test_plain_text(score: Score, gpt2: decoding.Model) -> None:
 def test_nothing(score: Score, gpt2: decoding.Model) -> None:
     code, out, err = score(gpt2)
     assert (code, out) == (0, "") and err.startswith("perplexity 1.0000")
+
+
+def test_a_perplexity_beyond_a_float(score: Score) -> None:
+    """The stand-in's tokens have minus a hundredth of the row's length each."""
+    pair = "a\t" + "b " * 99_999
+    code, out, err = score(StandIn(positions=10**6), "--input-format", "tsv", source=pair)
+    assert code == 0 and out.endswith("\t-1000.0000\t100000\n")
+    assert err.startswith("perplexity inf, log-probability -1")
+    assert "perplexity=inf" in repr(StandIn().score_arrays([[2]], [[2] * 100_000]))
 
 
 def test_output_file(

@@ -20,6 +20,7 @@ from decoding.models.weights.dtypes import as_array
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import BackendTokenizer, load_tokenizer
 from tests.support.demo import DEMO
+from tests.support.stand_in import Words
 
 
 def words(texts: list[str], **decoder: Any) -> tokenizers.Tokenizer:
@@ -118,6 +119,8 @@ def test_what_is_refused_and_what_is_kept() -> None:
         stop_table(lambda: None, ["a"], 10, CPU)
     with pytest.raises(TypeError, match="got list"):
         stop_table([1, 2], ["a"], 10, CPU)
+    with pytest.raises(ValueError, match="does not tell its tokens: leave stop_strings out"):
+        stop_table(Words(), ["a"], 10, CPU)
     backend = words(random_texts(0))
     first = stop_table(backend, ["a"], 70, CPU)
     assert stop_table(lambda: backend, ["a"], 70, CPU).prompt_table is first.prompt_table

@@ -61,6 +61,8 @@ def test_what_is_no_prefix(model: decoding.Model) -> None:
         model.translate(GERMAN, target_prefix=["a", "b"])
     with pytest.raises(ValueError, match="line 1: target_prefix has .* shorten it"):
         model.translate(GERMAN, target_prefix="no " * 999)
+    with pytest.raises(ValueError, match="line 2: target_prefix holds half of a surrogate pair"):
+        model.translate(GERMAN, target_prefix=["", "\udcff", ""])
     with pytest.raises(ValueError, match="do not go together"):
         model.translate(GERMAN, target_prefix="a", alignments=True, n_best=1)
 

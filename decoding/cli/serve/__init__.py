@@ -11,7 +11,7 @@ import os
 import warnings
 from typing import Any
 
-from decoding.cli.arguments import add_number_arguments, positive
+from decoding.cli.arguments import add_number_arguments, positive, size
 from decoding.cli.ranks.arguments import add_tensor_parallel_argument, is_follower
 
 KEY = "DECODING_API_KEY"
@@ -78,15 +78,6 @@ def port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {text!r}")
     return int(text)
-
-
-def size(text: str) -> int:
-    """Bytes: 4G is 4 * 2^30."""
-    scale = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper())
-    number = text[:-1] if scale else text
-    if not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"must be bytes such as 500M or 4G, got {text!r}")
-    return int(number) << (scale or 0)
 
 
 def file(text: str) -> str:
