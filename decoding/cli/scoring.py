@@ -129,7 +129,7 @@ def source_of(record: Record) -> str:
     """The source beside a target: the first column, or the key "source"."""
     source = record.columns[0] if len(record.columns) > 1 else record.fields.get("source")
     if not isinstance(source, str):
-        raise ValueError(f"'source' of a JSON line must be a string, got {source!r}")
+        raise ValueError(f"{record.where}: 'source' must be a string, got {source!r}")
     return source
 
 

@@ -110,7 +110,8 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 def translations(
     translator: Translator, records: Input, pending: deque[Record], args: argparse.Namespace
 ) -> Generator[list[list[Hypothesis]], None, None]:
-    lines = lines_of(kept(records, pending), args)
+    positions = translator.model.spec.decoder.positions
+    lines = lines_of(kept(records, pending), args, positions)
     # What is sampled depends on how the lines are batched, and must not depend on who writes them.
     fixed = translator.config.do_sample and translator.config.seed is not None
     ready = (lambda: True) if fixed else records.ready
@@ -119,19 +120,25 @@ def translations(
     return translator.groups(lines, apart=True, ready=ready)
 
 
-def lines_of(records: Iterable[list[Record]], args: argparse.Namespace) -> Iterator[list[Line]]:
-    """A JSON line may have a prefix of its target and a limit of its own."""
+def lines_of(
+    records: Iterable[list[Record]], args: argparse.Namespace, positions: int
+) -> Iterator[list[Line]]:
+    """A JSON line may have a prefix of its target and a limit of its own. positions: of the
+    decoder."""
     from decoding.text.prefixes import Line
     from decoding.text.prompt_batch import own_option
 
     def own(record: Record) -> Line:
         prefix = record.fields.get("target_prefix", args.target_prefix)
-        if not isinstance(prefix, str):
-            raise ValueError(f"'target_prefix' of a JSON line must be a string, got {prefix!r}")
         try:
-            return Line(record.text, prefix, own_option(record.fields, "max_new_tokens"))
+            if not isinstance(prefix, str):
+                raise ValueError(f"'target_prefix' must be a string, got {prefix!r}")
+            most = own_option(record.fields, "max_new_tokens")
+            if most is not None and most > positions:
+                raise ValueError(f"max_new_tokens={most}: the model has {positions} positions")
         except ValueError as error:
             raise ValueError(f"{record.where}: {error}") from None
+        return Line(record.text, prefix, most)
 
     def usual(record: Record) -> Line:
         return Line(record.text, args.target_prefix)

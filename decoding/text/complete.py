@@ -19,7 +19,7 @@ from decoding.text.arguments import FUNCTIONS, WATCHES, refuse, resolve_n_best
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.rows import Rows
 from decoding.text.text_model import TextModel
-from decoding.text.texts import as_texts
+from decoding.text.texts import as_texts, checked
 from decoding.text.tokenizers import Tokenizer
 
 DEFAULT_NEW = 256  # tokens, where neither the caller nor the checkpoint sets a length
@@ -81,7 +81,10 @@ def read_texts(model: TextModel, texts: Any, names: Sequence[str] | None = None)
     """The prompts of texts. names: how errors call them. Raises ValueError for a model that does
     not complete texts."""
     check_decoder_only(model.spec, "complete")
-    given, alone = as_texts("texts", texts)
+    if names is None:
+        given, alone = as_texts("texts", texts)
+    else:
+        given, alone = list(map(checked, names, texts)), False
     tokenizer, prompts = model.tokenizer, []
     found = [tokenizer.encode(texts)] if alone else tokenizer.encode_batch(given).lists()
     for i, ids in enumerate(found):
@@ -288,6 +291,12 @@ def new_tokens(
             raise ValueError(
                 f"{prompt.name} has {tokens} tokens, and the model has {positions} positions: "
                 "shorten it"
+            )
+        own = prompt.options.get("max_new_tokens")
+        if own is not None and tokens + own - 1 > positions:  # the last is never read
+            raise ValueError(
+                f"{prompt.name}: max_new_tokens={own} behind {tokens} tokens need "
+                f"{tokens + own - 1} positions, the model has {positions}"
             )
         if config.max_new_tokens is None and tokens >= (config.max_length or positions + 1):
             raise ValueError(

@@ -128,6 +128,7 @@ def test_options_of_a_line(generate: Generate, stories: decoding.Model) -> None:
     ("words", "fields", "says"),
     [
         ("", '"max_new_tokens": 0', "line 1: max_new_tokens must be at least 1, got 0"),
+        ("", '"max_new_tokens": 3000', "line 1: max_new_tokens=3000 behind 2 tokens need 3001"),
         ("--do-sample", '"top_k": "x"', "line 1: 'top_k' must be a number, got 'x'"),
         ("--do-sample", '"top_p": 7', "line 1: top_p must be"),
         ("", '"seed": 4', "line 1: 'seed' is for samples: add --do-sample"),
@@ -243,6 +244,16 @@ def test_chats_that_are_none(
     status, out, err = generate(*words, source=source, model=chatty)
     assert (status, out) == (2, "") and one_line(err)
     assert f"standard input, line 2: {says}" in err
+
+
+@pytest.mark.parametrize("words", [[], ["--chat"]])
+def test_a_prompt_that_is_no_text(
+    generate: Generate, chatty: decoding.Model, words: list[str]
+) -> None:
+    """Bytes that are no UTF-8, as Python reads arguments."""
+    status, _, err = generate(*words, "-p", "a", "-p", "\udcff", model=chatty)
+    assert status == 2 and one_line(err)
+    assert "error: --prompt 2" in err and "half of a surrogate pair" in err
 
 
 def test_models_that_rewrite(program: Program) -> None:

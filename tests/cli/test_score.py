@@ -178,4 +178,4 @@ def test_formats(
     [line] = score(gpt2, "--json", source="the house")[1].splitlines()
     assert json.loads(line)["text"] == "the house" and json.loads(line)["logprob"] < 0
     status, _, err = score(translator, "--input-format", "json", source='{"target": "x"}')
-    assert status == 2 and "'source' of a JSON line must be a string, got None" in err
+    assert status == 2 and "standard input, line 1: 'source' must be a string, got None" in err

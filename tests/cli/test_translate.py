@@ -335,3 +335,16 @@ def test_a_limit_of_a_line(translate: Translate) -> None:
     source = b'{"text": "a", "max_new_tokens": 0}\n'
     status, _, err = translate("--input-format", "json", source=source)
     assert status == 2 and "line 1: max_new_tokens must be" in err
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ('"target_prefix": 5', "line 2: 'target_prefix' must be a string, got 5"),
+        ('"max_new_tokens": 3000', "line 2: max_new_tokens=3000: the model has 512 positions"),
+    ],
+)
+def test_what_a_line_cannot_have(translate: Translate, own: str, says: str) -> None:
+    source = f'{{"text": "a"}}\n{{"text": "b", {own}}}\n'.encode()
+    status, out, err = translate("--input-format", "json", source=source)
+    assert (status, out) == (2, "") and one_line(err) and f"standard input, {says}" in err
