@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
     def _check_names(self, words: Sequence[str]) -> None:
         for word in words[: words.index("--")] if "--" in words else words:
             name = word.partition("=")[0]
-            if name.startswith("--") and name not in self._option_string_actions:
+            if is_long(name) and name not in self._option_string_actions:
                 self.error(f"there is no argument {name}{self._near(name)}")
 
     def error(self, message: str) -> NoReturn:
@@ -110,7 +110,12 @@ def with_hyphens(words: Iterable[str]) -> Iterable[str]:
     for word in words:
         names = names and word != "--"
         name, sign, value = word.partition("=")
-        yield name.replace("_", "-") + sign + value if names and name.startswith("--") else word
+        yield name.replace("_", "-") + sign + value if names and is_long(name) else word
+
+
+def is_long(name: str) -> bool:
+    """Whether it is a long option's, as argparse has it: a text with a space is a value."""
+    return name.startswith("--") and " " not in name
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

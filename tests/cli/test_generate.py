@@ -90,6 +90,13 @@ def test_prompts_of_arguments(generate: Generate, stories: decoding.Model) -> No
     assert generate(*words, "--prompt", "").out == f"{stories.complete('', max_new_tokens=80)}\n"
 
 
+def test_prompts_that_look_like_options(generate: Generate, stories: decoding.Model) -> None:
+    for prompt in ("-- a_b said", "--hello there=x"):
+        expected = stories.complete(prompt, max_new_tokens=9)
+        status, out, _ = generate("--max-new-tokens", "9", "-p", prompt)
+        assert (status, out) == (0, f"{expected}\n")
+
+
 def test_json_lines(generate: Generate, stories: decoding.Model) -> None:
     source = "".join(json.dumps({"id": i, "prompt": text}) + "\n" for i, text in enumerate(PROMPTS))
     words = "--input-format json --max-new-tokens 60 --num_beams 2 --n-best 2".split()

@@ -320,6 +320,7 @@ def test_target_prefix(translate: Translate) -> None:
     assert isinstance(words, stand_in.Words)
     prompt = [stand_in.START, *words.encode("x y")[:-1]]
     assert options["decoder_input_ids"] == [prompt, prompt]
+    assert translate("--target-prefix", "-- So", source=b"a\n").status == 0
     source = b'{"text": "a", "target_prefix": "x"}\n{"text": "b"}\n'
     translate("--input-format", "json", source=source)
     [(_, options)] = translate.model.calls
