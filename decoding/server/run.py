@@ -76,6 +76,17 @@ def collector_for_requests() -> Iterator[None]:
         gc.unfreeze()
 
 
+def check_address(host: str, port: int) -> None:
+    """Raises OSError where uvicorn could not listen: it would log that, and end the process."""
+
+    async def bind() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        server.close()
+
+    asyncio.run(bind())
+
+
 def run(app: Starlette, *, drain: int, **options: object) -> None:
     """Serves until SIGINT or SIGTERM; then requests have `drain` seconds to end. options: of
     uvicorn.Config. Raises decoding.Error where an engine has failed."""

@@ -114,6 +114,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         from decoding.server.app import create_app
         from decoding.server.heaps import limit_heaps
+        from decoding.server.run import check_address
         from decoding.server.run import run as serve
         from decoding.server.settings import Settings
     except ModuleNotFoundError as error:
@@ -132,6 +133,12 @@ def run(args: argparse.Namespace) -> None:
         page=not args.no_page,
         **limits,
     )
+    if not is_follower():
+        try:
+            check_address(args.host, args.port)  # before models take their time to load
+        except OSError as error:
+            said = f"--host {args.host} --port {args.port}: {error.strerror}"
+            raise ValueError(said) from None
     limit_heaps()
     models = load_models(args)
     if is_follower():
