@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class MarianTokenizer(FramedTokenizer):
         they do not."""
         return self._pair
 
-    @property
+    @cached_property
     def target_codes(self) -> list[str]:
         return [token for token in self._source.ids if LANGUAGE_CODE.fullmatch(token)]
 
