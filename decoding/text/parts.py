@@ -183,10 +183,10 @@ class Cutter:
 
 
 def language_code(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
-    """The code at a line's beginning, where it is one of the model's, and what is behind it: of
-    other models `>>Ja<<` is a quotation."""
+    """The code at a line's beginning, where the model has it, and what is behind it: of other
+    models `>>Ja<<` is a quotation."""
     code, rest = split_language_code(line)
-    return (code, rest) if code and code in tokenizer.target_codes else ("", line)
+    return (code, rest) if code and code in tokenizer.get_vocab() else ("", line)
 
 
 def width(line: Line) -> int:

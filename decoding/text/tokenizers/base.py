@@ -62,11 +62,6 @@ class Tokenizer(Vocabulary):
         `text_target`. Raises ValueError where the target's language is not known."""
         return self
 
-    @property
-    def target_codes(self) -> Collection[str]:
-        """What a text may begin with to name the target's language, `>>fra<<`; mostly nothing."""
-        return ()
-
     @abstractmethod
     def encode_target(self, text: str) -> list[int]:
         """The ids that the model should generate for `text`, with EOS where the model has one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +98,9 @@ class MarianTokenizer(FramedTokenizer):
         they do not."""
         return self._pair
 
-    @cached_property
+    @property
     def target_codes(self) -> list[str]:
+        """What a text may begin with to name the target's language, `>>fra<<`; mostly nothing."""
         return [token for token in self._source.ids if LANGUAGE_CODE.fullmatch(token)]
 
     def get_vocab(self) -> Mapping[str, int]:
