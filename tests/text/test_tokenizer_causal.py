@@ -12,8 +12,9 @@ import transformers
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import load_tokenizer
 from decoding.text.tokenizers.llama import BYTES, SPECIAL
-from tests.support.vocabularies import ENGLISH, GERMAN, train_bpe
+from tests.support.vocabularies import ENGLISH, GERMAN, TEXT, train_bpe
 from tests.text.batches import check_batches
+from tests.text.trained_tokenizers import trained
 
 LINES = [
     *GERMAN,
@@ -70,6 +71,31 @@ def test_a_saved_tokenizer(family: str, tmp_path: Path) -> None:
             assert ours.decode(ids, skip_special_tokens=True).lstrip() == line.lstrip()
     check_batches(ours, LINES)
     assert len(token_texts(ours)) == len(theirs)
+
+
+@pytest.mark.parametrize("name", ["eos_token", "extra_special_tokens"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_special_tokens_that_the_file_calls_others(family: str, name: str, tmp_path: Path) -> None:
+    """An eos_token is no part of the answer, whatever tokenizer.json says of it."""
+    trained(family, tmp_path, TEXT)
+    path = tmp_path / "tokenizer.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    vocab = written["model"]["vocab"].values()
+    number = 1 + max(*vocab, *(token["id"] for token in written["added_tokens"]))
+    flags = {"special": False, "normalized": False, "single_word": False, "lstrip": False}
+    flags["rstrip"] = family != "qwen2"  # its class forgets this
+    written["added_tokens"].append({"id": number, "content": "<|x|>", **flags})
+    path.write_text(json.dumps(written), encoding="utf-8")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config[name] = ["<|x|>"] if name.startswith("extra") else "<|x|>"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path, {"model_type": family})
+    ids = theirs("so <|x|> ja<|x|>")["input_ids"]
+    assert ours.encode("so <|x|> ja<|x|>") == ids and ids[-1] == number
+    text = ours.decode(ids, skip_special_tokens=True)
+    assert text == theirs.decode(ids, skip_special_tokens=True)
+    assert ("<|x|>" in text) == (name != "eos_token" and family != "qwen2")
 
 
 def test_missing_files(tmp_path: Path) -> None:

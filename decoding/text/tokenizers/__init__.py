@@ -112,7 +112,7 @@ def load_tokenizer(directory: Path | Directory, config: dict[str, Any]) -> Token
             tokenizer = LOADERS[family](directory, settings)
         tokenizer.settings = read_settings(directory, family, settings, tokenizer.get_vocab())
         if isinstance(tokenizer, BackendTokenizer):
-            tokenizer.adopt_special_tokens()
+            tokenizer.adopt_special_tokens(extra=family in ("qwen2", "qwen3"))  # as their class
             if LOADERS.get(family) in (backend.load_whole, load_llama):
                 tokenizer.adopt_ends(settings)
         return tokenizer

@@ -34,12 +34,17 @@ class BackendTokenizer(Tokenizer):
         self._space = "\u0120" if byte_level else WORD_START  # a token's way to write it
         self._falls_back = "ByteFallback" in decoder_kinds(backend)
 
-    def adopt_special_tokens(self) -> None:
-        """Makes the special tokens of the settings such tokens of the library, too."""
-        there = {added.content for added in self.backend.get_added_tokens_decoder().values()}
-        missing = [text for text in self.all_special_tokens if text not in there]
+    def adopt_special_tokens(self, extra: bool) -> None:
+        """Makes the special tokens of the settings such tokens of the library, too. extra: also
+        those without a name that the library has as other tokens."""
+        there = {added.content: added for added in self.backend.get_added_tokens_decoder().values()}
+        named = self.settings.special_tokens.values()
         self.backend.add_special_tokens(
-            [tokenizers.AddedToken(text, normalized=False) for text in missing]
+            [
+                there.get(text, tokenizers.AddedToken(text, normalized=False))
+                for text in self.all_special_tokens
+                if extra or text in named or text not in there
+            ]
         )
         self._special = special_ids(self.backend)
 
