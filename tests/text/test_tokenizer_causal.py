@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import transformers
+from sentencepiece import SentencePieceProcessor
 
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import load_tokenizer
 from decoding.text.tokenizers.llama import BYTES, SPECIAL
-from tests.support.vocabularies import ENGLISH, GERMAN, TEXT, train_bpe
+from tests.support.vocabularies import ENGLISH, GERMAN, TEXT, train_bpe, train_sentencepiece
 from tests.text.batches import check_batches
 from tests.text.trained_tokenizers import trained
 
@@ -96,6 +97,45 @@ def test_special_tokens_that_the_file_calls_others(family: str, name: str, tmp_p
     text = ours.decode(ids, skip_special_tokens=True)
     assert text == theirs.decode(ids, skip_special_tokens=True)
     assert ("<|x|>" in text) == (name != "eos_token" and family != "qwen2")
+
+
+LLAMA: dict[str, dict[str, Any]] = {
+    "as published": {},
+    "padding": {"pad_id": 3},
+    "control tokens": {"control_symbols": ["[INST]", "[/INST]"]},
+    "symbols": {"user_defined_symbols": ["[INST]", "  ", "x" * 150]},
+    "no bytes": {"byte_fallback": False},
+    "the end first": {"eos_id": 0, "unk_id": 1, "bos_id": 2},
+    "no beginning": {"bos_id": -1},
+}
+
+
+@pytest.mark.parametrize("kind", LLAMA)
+def test_the_numbers_of_a_tokenizer_model(kind: str, tmp_path: Path) -> None:
+    """Bytes are 3 to 258 in those of Llama 1 and 2 alone."""
+    options = {"bos_id": 1, "eos_id": 2, "byte_fallback": True, "model_type": "bpe"} | LLAMA[kind]
+    options |= {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    path = tmp_path / "tokenizer.model"
+    pieces = train_sentencepiece(TEXT, path, vocab_size=450, **options)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    flags = {"add_bos_token": "<s>" in pieces, "legacy": True}
+    settings = {"tokenizer_class": "LlamaTokenizer", **flags}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    model = SentencePieceProcessor(model_file=str(path))
+    ours = load_tokenizer(tmp_path, {"model_type": "llama"})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert [ours.convert_ids_to_tokens(number) for number in range(len(model))] == pieces
+    first = [model.bos_id()] if "<s>" in pieces else []
+    for line in [*TEXT, "two  spaces", "Guten Morgen! Ä ☃", "so[INST]", "so" + "x" * 150]:
+        ids = ours.encode(line)
+        alone = {"control tokens": "[INST]", "symbols": "  "}.get(kind, line + "!")
+        if alone not in line:  # which sentencepiece does not know, or puts no space behind
+            assert ids == [*first, *model.encode(line)]
+        if kind != "no bytes":  # transformers drops what it does not know
+            assert ids == theirs(line)["input_ids"]
+        for skip in (True, False):
+            expected = theirs.decode(ids, skip_special_tokens=skip)
+            assert ours.decode(ids, skip_special_tokens=skip) == expected
 
 
 def test_missing_files(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ best score first. `tokenizers` does it, told the scores as an order of merges.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, decoders, normalizers, processors
 
 from decoding.models.files import Directory, ModelFileError, read_bytes, short
@@ -21,9 +22,25 @@ from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.files import read_pieces
 from decoding.text.tokenizers.pieces import WORD_START
 
-UNK, BOS, EOS = SPECIAL = ("<unk>", "<s>", "</s>")  # their ids are 0 to 2, those of bytes follow
+SPECIAL = ("<unk>", "<s>", "</s>")
 LONGEST = 1000  # letters of a piece; the work of one grows with their square
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The pieces of a file, by their ids, and their scores.
+
+    bos, eos: empty where there is none. special: the unknown piece and all control tokens.
+    symbols: what the file's author defined, which is one token wherever a text has it.
+    """
+
+    pieces: list[tuple[str, float]]
+    unk: str
+    bos: str
+    eos: str
+    special: list[str]
+    symbols: list[str]
 
 
 def load_llama(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
@@ -43,19 +60,48 @@ def load_llama2c(directory: Directory, config: dict[str, Any]) -> Tokenizer:
     name = config.get("tokenizer_file") or f"tok{count}.bin"
     needs = "the text of a model of llama2.c needs it"
     path = directory.required_named(name, "tokenizer_file", needs)
-    pieces = read_model(path) if path.suffix == ".model" else read_bin(path, count)
-    if len(pieces) != count:
-        raise ModelFileError(f"{path} has {len(pieces)} pieces, the model {count}")
-    return tokenizer_of(path, pieces)
+    found = read_model(path) if path.suffix == ".model" else read_bin(path, count)
+    if len(found.pieces) != count:
+        raise ModelFileError(f"{path} has {len(found.pieces)} pieces, the model {count}")
+    return tokenizer_of(path, found)
 
 
-def read_model(path: Path) -> list[tuple[str, float]]:
-    """The pieces of a SentencePiece model, and their scores."""
+def read_model(path: Path) -> Scored:
+    """The pieces of a SentencePiece model."""
     model, pieces = read_pieces(path)
-    return [(piece, model.get_score(number)) for number, piece in enumerate(pieces)]
+    control = [piece for number, piece in enumerate(pieces) if model.is_control(number)]
+    unk = pieces[model.unk_id()]  # the library refuses a model without one
+    bos, eos = (pieces[i] if i >= 0 else "" for i in (model.bos_id(), model.eos_id()))
+    scored = [(piece, model.get_score(number)) for number, piece in enumerate(pieces)]
+    symbols = [pieces[number] for number in user_defined(model)]
+    check_lengths(path, scored)
+    return Scored(scored, unk, bos, eos, [unk, *control], symbols)
 
 
-def read_bin(path: Path, count: int) -> list[tuple[str, float]]:
+def check_lengths(path: Path, pieces: list[tuple[str, float]]) -> None:
+    longest = max((piece for piece, _ in pieces), key=len, default="")
+    if len(longest) > LONGEST:
+        raise ModelFileError(
+            f"{path} has a piece of {len(longest)} letters, the most are {LONGEST}"
+        )
+
+
+def user_defined(model: SentencePieceProcessor) -> list[int]:
+    """The ids of a model's user-defined symbols, for which the library has no question: those of
+    the pieces, field 1 of the protocol buffer, that end with a field 3 of 4."""
+    data, at, number, found = model.serialized_model_proto(), 0, 0, list[int]()
+    while data[at : at + 1] == b"\x0a":
+        length, shift, at = data[at + 1] & 127, 7, at + 2
+        while data[at - 1] > 127:  # the length goes on in the next byte
+            length, shift, at = length | (data[at] & 127) << shift, shift + 7, at + 1
+        at += length
+        if data.endswith(b"\x18\x04", at - length, at):
+            found.append(number)
+        number += 1
+    return found
+
+
+def read_bin(path: Path, count: int) -> Scored:
     """The same of llama2.c's form: the longest piece's length, then each one's score, length and
     bytes, a space in place of WORD_START. Raises ModelFileError behind `count` pieces."""
     data, pieces, begin = read_bytes(path), list[tuple[str, float]](), 4
@@ -70,22 +116,19 @@ def read_bin(path: Path, count: int) -> list[tuple[str, float]]:
             pieces.append((piece.decode().replace(" ", WORD_START), score))
     except (struct.error, UnicodeDecodeError) as error:
         raise ModelFileError(f"{path} is no vocabulary of llama2.c: {short(error)}") from error
-    return pieces
+    check_lengths(path, pieces)
+    first = [*SPECIAL, *BYTES]  # the form writes these as text
+    named = [(name, score) for name, (_, score) in zip(first, pieces, strict=False)]
+    return Scored([*named, *pieces[len(first) :]], *SPECIAL, [*SPECIAL], [])
 
 
 def tokenizer_of(
-    path: Path, pieces: Sequence[tuple[str, float]], *, begins: bool = True, ends: bool = False
+    path: Path, found: Scored, *, begins: bool = True, ends: bool = False
 ) -> BackendTokenizer:
     """path: the pieces' file. begins: add BOS; ends: add EOS."""
-    longest = max((piece for piece, _ in pieces), key=len, default="")
-    if len(longest) > LONGEST:
-        raise ModelFileError(
-            f"{path} has a piece of {len(longest)} letters, the most are {LONGEST}"
-        )
-    first = [*SPECIAL, *BYTES]  # files differ in how they write these
-    vocab = {piece: number for number, piece in enumerate(first)}
-    vocab |= {pieces[i][0]: i for i in range(len(first), len(pieces))}
-    scores = {piece: score for piece, score in pieces[len(first) :]}
+    vocab = {piece: number for number, (piece, _) in enumerate(found.pieces)}
+    alone = {*found.special, *found.symbols, *BYTES}
+    scores = {piece: score for piece, score in found.pieces if piece not in alone}
     ordered = sorted(scores, key=lambda piece: (-scores[piece], vocab[piece]))
     merges = [
         (piece[:cut], piece[cut:])
@@ -95,10 +138,11 @@ def tokenizer_of(
     ]
     with reading(path):
         model = tokenizers.models.BPE(
-            vocab=vocab, merges=merges, unk_token=UNK, fuse_unk=True, byte_fallback=True
+            vocab=vocab, merges=merges, unk_token=found.unk, fuse_unk=True, byte_fallback=True
         )
     backend = tokenizers.Tokenizer(model)
-    backend.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
+    backend.add_special_tokens([AddedToken(text, normalized=False) for text in found.special])
+    backend.add_tokens([AddedToken(text, normalized=False) for text in found.symbols])
     backend.normalizer = normalizers.Sequence(
         [normalizers.Prepend(WORD_START), normalizers.Replace(" ", WORD_START)]
     )
@@ -110,7 +154,9 @@ def tokenizer_of(
             decoders.Strip(" ", 1, 0),
         ]
     )
-    template = [BOS] * begins + ["$A"] + [EOS] * ends
-    marks = [(token, vocab[token]) for token in (BOS, EOS)]
-    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
+    begin = [found.bos] if begins and found.bos in vocab else []
+    end = [found.eos] if ends and found.eos in vocab else []
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*begin, "$A", *end], special_tokens=[(text, vocab[text]) for text in begin + end]
+    )
     return BackendTokenizer(backend)
