@@ -14,13 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
+
 from decoding.models.files import Directory, naming, short
 from decoding.text.tokenizers import backend, byte_level
 from decoding.text.tokenizers.backend import BackendTokenizer
 from decoding.text.tokenizers.base import Languages, Tokenizer
 from decoding.text.tokenizers.blenderbot_small import load_blenderbot_small
 from decoding.text.tokenizers.fairseq import load_fairseq
-from decoding.text.tokenizers.files import read_optional
+from decoding.text.tokenizers.files import has_flags, read_added, read_optional
 from decoding.text.tokenizers.llama import load_llama, load_llama2c
 from decoding.text.tokenizers.marian import (
     MarianTokenizer,
@@ -111,8 +113,23 @@ def load_tokenizer(directory: Path | Directory, config: dict[str, Any]) -> Token
         else:
             tokenizer = LOADERS[family](directory, settings)
         tokenizer.settings = read_settings(directory, family, settings, tokenizer.get_vocab())
-        if isinstance(tokenizer, BackendTokenizer):
-            tokenizer.adopt_special_tokens(extra=family in ("qwen2", "qwen3"))  # as their class
-            if LOADERS.get(family) in (backend.load_whole, load_llama):
-                tokenizer.adopt_ends(settings)
+        # transformers' class of Qwen2 makes all of them special, too.
+        extra = family in ("qwen2", "qwen3") or not has_flags(directory, settings)
+        adopt_tokens(tokenizer, read_added(directory, settings), extra)
+        own = LOADERS.get(family) in (backend.load_whole, load_llama)
+        if own and isinstance(tokenizer, BackendTokenizer):
+            tokenizer.adopt_ends(settings)
         return tokenizer
+
+
+def adopt_tokens(tokenizer: Tokenizer, added: list[AddedToken], extra: bool) -> None:
+    """Has a tokenizer take tokens on that its files name beside the vocabulary. extra: tokens of
+    extra_special_tokens are special whatever their flags."""
+    if isinstance(tokenizer, MultilingualTokenizer):
+        tokenizer.base.settings = tokenizer.settings
+        adopt_tokens(tokenizer.base, added, extra)
+        tokenizer.tokens_changed()
+    elif isinstance(tokenizer, BackendTokenizer):
+        tokenizer.adopt_tokens(added, extra)
+    elif isinstance(tokenizer, (MarianTokenizer, PieceTokenizer)):
+        tokenizer.add_tokens(tokenizer.whole_tokens(added, extra))

@@ -34,9 +34,10 @@ class BackendTokenizer(Tokenizer):
         self._space = "\u0120" if byte_level else WORD_START  # a token's way to write it
         self._falls_back = "ByteFallback" in decoder_kinds(backend)
 
-    def adopt_special_tokens(self, extra: bool) -> None:
-        """Makes the special tokens of the settings such tokens of the library, too. extra: also
-        those without a name that the library has as other tokens."""
+    def adopt_tokens(self, added: list[tokenizers.AddedToken], extra: bool) -> None:
+        """Makes added tokens and the special tokens of the settings such tokens of the library,
+        too. extra: also special ones without a name that the library has as other tokens."""
+        self.backend.add_tokens(added)
         there = {added.content: added for added in self.backend.get_added_tokens_decoder().values()}
         named = self.settings.special_tokens.values()
         self.backend.add_special_tokens(
@@ -47,6 +48,7 @@ class BackendTokenizer(Tokenizer):
             ]
         )
         self._special = special_ids(self.backend)
+        self.tokens_changed()
 
     def adopt_ends(self, config: Mapping[str, Any]) -> None:
         """Has BOS and EOS around a text as tokenizer_config.json says, if it does."""

@@ -12,7 +12,7 @@ from decoding.models.files import Directory
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend, reading
 from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.bpe import read_merges
-from decoding.text.tokenizers.files import choice, read_vocab, token
+from decoding.text.tokenizers.files import choice, read_added, read_vocab, token
 
 BOS_FIRST = ("bos_token", "$A"), ("bos_token", "$A", "bos_token", "$B")
 
@@ -32,6 +32,7 @@ class ByteLevel:
     def load(self, directory: Directory, settings: dict[str, Any]) -> Tokenizer:
         whole = directory.find("tokenizer.json")
         backend = read_backend(whole) if whole else self._of_two_files(directory, settings)
+        backend.add_tokens(read_added(directory, settings))  # their ids come first
         special = {name: token(settings, name, default) for name, default in self.special.items()}
         if settings.get("pad_token"):
             special["pad_token"] = token(settings, "pad_token", "")

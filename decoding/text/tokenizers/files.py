@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
+from tokenizers import AddedToken
 
 from decoding.models.files import (
     LINES,
@@ -51,6 +52,9 @@ NAMED = (
     "tgt_subword_model",
     "tokenizer_file",
 )
+
+
+TABLE = "added_tokens_decoder"  # of tokenizer_config.json
 
 
 def files_of(directory: Directory, config: Mapping[str, Any]) -> dict[str, Path]:
@@ -150,3 +154,46 @@ def text_of(written: object, name: str) -> str:
     if not isinstance(text, str):
         raise ModelFileError(f"tokenizer_config.json: {name} must be a token, got {short(written)}")
     return text
+
+
+def has_flags(directory: Directory, settings: Mapping[str, Any]) -> bool:
+    """Whether the files say which added tokens are special; added_tokens.json does not."""
+    return TABLE in settings or directory.find("tokenizer.json") is not None
+
+
+def read_added(directory: Directory, settings: Mapping[str, Any]) -> list[AddedToken]:
+    """The tokens that lie beside a vocabulary: those of tokenizer_config.json, or else of
+    added_tokens.json, in the order of their ids. A tokenizer.json has all of the latter."""
+    whole = directory.find("tokenizer.json") is not None
+    if TABLE in settings:
+        return read_table(settings[TABLE] or {}, whole)
+    path = directory.find("added_tokens.json")
+    if whole or path is None:
+        return []
+    ids = read_vocab(path)
+    return [AddedToken(text, normalized=False) for text in sorted(ids, key=ids.__getitem__) if text]
+
+
+def read_table(table: Any, whole: bool) -> list[AddedToken]:
+    """whole: there is a tokenizer.json, whose normalizer these tokens were made for."""
+    if not isinstance(table, dict):
+        raise ModelFileError(f"{TABLE} must be a table, got {short(table)}")
+    wrong = [number for number in table if not (number.isdecimal() and len(number) < 11)]
+    if wrong:
+        raise ModelFileError(f"{TABLE} must have ids as its keys, got {short(wrong[0])}")
+    found = []
+    for number in sorted(table, key=int):
+        text, token = text_of(table[number], TABLE), table[number]
+        flags = {} if isinstance(token, str) else token
+        special = choice(flags, "special", False)
+        found.append(
+            AddedToken(
+                text,
+                single_word=choice(flags, "single_word", False),
+                lstrip=choice(flags, "lstrip", False),
+                rstrip=choice(flags, "rstrip", False),
+                normalized=whole and choice(flags, "normalized", not special),
+                special=special,
+            )
+        )
+    return [token for token in found if token.content]

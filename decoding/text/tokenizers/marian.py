@@ -21,11 +21,11 @@ from decoding.text.rows import Rows
 from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.files import (
     checked_ids,
+    read_added,
     read_lines,
     read_pieces,
     read_sentencepiece,
     read_vocab,
-    text_of,
     token,
     vocabularies,
 )
@@ -78,14 +78,11 @@ class MarianTokenizer(FramedTokenizer):
         for vocab in (source_vocab, target_vocab):
             if self._eos not in vocab:
                 raise ValueError(f"the vocabulary has no {short(self._eos)}, which text needs")
-        for text in added_tokens(settings):
-            if text not in source_vocab:
-                raise ValueError(f"added token {short(text)} is not in the vocabulary")
         special = {unk, self._eos, token(settings, "pad_token", "<pad>")}
         special &= source_vocab.keys() | target_vocab.keys()
         self._pair = settings.get("source_lang"), settings.get("target_lang")
-        self._source = MarianPieces(source, source_vocab, special, unk)
-        self._target = MarianPieces(target, target_vocab, special, unk)
+        self._source: Pieces = MarianPieces(source, source_vocab, special, unk)
+        self._target: Pieces = MarianPieces(target, target_vocab, special, unk)
 
     @property
     def tokens(self) -> dict[int, str]:
@@ -112,6 +109,13 @@ class MarianTokenizer(FramedTokenizer):
 
     def cut_batch(self, texts: list[str]) -> Rows:
         return self._source.numbered_batch(texts)
+
+    def add_tokens(self, marks: Mapping[str, bool]) -> None:
+        """See `Pieces.with_tokens`; those that a vocabulary lacks are none of its tokens."""
+        self._source, self._target = (
+            side.with_tokens({text: mark for text, mark in marks.items() if text in side.ids})
+            for side in (self._source, self._target)
+        )
 
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         return [*first, *(second or []), self._source.ids[self._eos]]
@@ -195,13 +199,6 @@ def as_number(text: object) -> object:
     return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,10}", text) else text
 
 
-def added_tokens(settings: dict[str, Any]) -> list[str]:
-    added = settings.get("added_tokens_decoder") or {}
-    if not isinstance(added, dict):
-        raise ModelFileError(f"added_tokens_decoder must be a table, got {short(added)}")
-    return [text_of(token, "added_tokens_decoder") for token in added.values()]
-
-
 def load_marian(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     needs = "a Marian directory holds source.spm, target.spm and vocab.json for its text"
     source = read_sentencepiece(directory.required("source.spm", needs))
@@ -210,4 +207,7 @@ def load_marian(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     if settings.get("separate_vocabs"):
         needs = "tokenizer_config.json asks for separate_vocabs"
         target_vocab = read_vocab(directory.required("target_vocab.json", needs))
+    for added in read_added(directory, settings):
+        if added.content not in vocab:
+            raise ValueError(f"added token {short(added.content)} is not in the vocabulary")
     return MarianTokenizer(source, target, vocab, target_vocab, settings)

@@ -33,7 +33,8 @@ class Pieces:
     """A SentencePiece model that splits text, and a vocabulary with the ids of its pieces.
 
     special: tokens that stand for themselves where a text has them, and are not part of the text
-    that ids stand for. unk: the token of what the vocabulary does not have.
+    that ids stand for. unk: the token of what the vocabulary does not have. added: tokens that
+    stand for themselves and are part of that text.
     """
 
     def __init__(
@@ -42,15 +43,28 @@ class Pieces:
         ids: Mapping[str, int],
         special: Iterable[str],
         unk: str,
+        added: Iterable[str] = (),
     ) -> None:
         if unk not in ids:
             raise ValueError(f"the vocabulary has no {short(unk)}, which text needs")
-        self.ids, self.special, self.unk = ids, set(special), unk
+        self.ids, self.special, self.unk, self.added = ids, set(special), unk, set(added)
         self.tokens = {number: token for token, number in ids.items()}
         self._model = model
-        longest_first = sorted(self.special, key=len, reverse=True)
+        self._whole = self.special | self.added
+        longest_first = sorted(self._whole, key=len, reverse=True)
         pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
         self._split, self._has_special = pattern.split, pattern.search
+
+    def with_tokens(self, marks: Mapping[str, bool]) -> Pieces:
+        """The same with more tokens that stand for themselves; new ones follow all others. marks:
+        whether each is special."""
+        if marks.keys() <= self.special:
+            return self
+        first = 1 + max(self.ids.values())
+        new = (text for text in marks if text not in self.ids)
+        ids = {**self.ids, **{text: first + i for i, text in enumerate(new)}}
+        special = self.special | {text for text, is_special in marks.items() if is_special}
+        return type(self)(self._model, ids, special, self.unk, marks.keys() - special)
 
     def is_plain(self, text: str) -> bool:
         """Whether all of a text, or of lines of it, is cut by the model."""
@@ -79,7 +93,7 @@ class Pieces:
     def cut(self, text: str) -> list[str]:
         tokens: list[str] = []
         for part in self._split(text):
-            if part in self.special:
+            if part in self._whole:
                 tokens.append(part)
             elif part:
                 tokens += self.cut_plain(part)
@@ -112,9 +126,9 @@ class Pieces:
     def text(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         words, pieces, text_of = list[str](), list[str](), self.joined
         for token in self.named(ids):
-            if token not in self.special:
+            if token not in self._whole:
                 pieces.append(token)
-            elif not skip_special_tokens:  # it belongs to no word
+            elif token in self.added or not skip_special_tokens:  # it belongs to no word
                 words += [text_of(pieces), token]
                 pieces, text_of = [], self.behind
         words.append(text_of(pieces))
@@ -122,7 +136,7 @@ class Pieces:
 
     def texts(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
         """text() of many rows."""
-        if not skip_special_tokens or len(rows) == 1:
+        if not skip_special_tokens or len(rows) == 1 or self.added:
             return [self.text(ids, skip_special_tokens) for ids in rows.lists()]
         at = self._places(rows.ids)
         kept = Rows(at, rows.offsets).kept(self._in_text[at])
@@ -198,6 +212,11 @@ class PieceTokenizer(FramedTokenizer):
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         others = [] if second is None else self._between + second
         return self._begin + first + others + self._end
+
+    def add_tokens(self, marks: Mapping[str, bool]) -> None:
+        """See `Pieces.with_tokens`."""
+        self.pieces = self.pieces.with_tokens(marks)
+        self.tokens_changed()
 
     def encode_target(self, text: str) -> list[int]:
         return self.framed(self.cut(text))

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
 
+from tokenizers import AddedToken
+
 from decoding.text.tokenizers.settings import NAMES, TokenizerSettings
 
 
@@ -108,6 +110,20 @@ class Vocabulary(ABC):
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {token: number for number, token in self.tokens.items()}
+
+    def whole_tokens(self, added: Sequence[AddedToken], extra: bool) -> dict[str, bool]:
+        """Tokens that stand for themselves wherever a text has them, and whether each is special:
+        named ones are, whatever their flag; with `extra` also special ones without a name."""
+        found = {token.content: token.special for token in added}
+        named = self.settings.special_tokens.values()
+        special = [text for text in self.all_special_tokens if text]
+        counted = [text for text in special if extra or text in named or text not in found]
+        return found | dict.fromkeys(counted, True)
+
+    def tokens_changed(self) -> None:
+        """Forgets what was kept of the tokens."""
+        for name in ("tokens", "_ids"):
+            vars(self).pop(name, None)
 
     @property
     def vocab_size(self) -> int:
