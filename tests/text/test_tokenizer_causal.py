@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import transformers
 from sentencepiece import SentencePieceProcessor
 
@@ -136,6 +137,38 @@ def test_the_numbers_of_a_tokenizer_model(kind: str, tmp_path: Path) -> None:
         for skip in (True, False):
             expected = theirs.decode(ids, skip_special_tokens=skip)
             assert ours.decode(ids, skip_special_tokens=skip) == expected
+
+
+@pytest.mark.parametrize("kind", [None, "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(
+    "family", ["gemma", "gpt2", "gpt_neox", "llama", "mistral", "phi", "qwen2"]
+)
+def test_a_tokenizer_json_has_the_ends(family: str, kind: str | None, tmp_path: Path) -> None:
+    """Flags of tokenizer_config.json count only where there is none."""
+    trained("llama" if family == "mistral" else family, tmp_path, TEXT)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    path, whole = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
+    config, written = json.loads(path.read_text()), json.loads(whole.read_text())
+    bos = family in ("gemma", "llama", "mistral")
+    if bos:  # as published
+        name = "<bos>" if family == "gemma" else "<s>"
+        number = written["model"]["vocab"][name]
+        backend = tokenizers.Tokenizer.from_file(str(whole))
+        backend.post_processor = tokenizers.processors.TemplateProcessing(
+            single=[name, "$A"], pair=[name, "$A", name, "$B:1"], special_tokens=[(name, number)]
+        )
+        backend.save(str(whole))
+    for flags in ((True, None), (False, True), (None, True)):
+        added = dict(zip(("add_bos_token", "add_eos_token"), flags, strict=True))
+        kinds = {} if kind is None else {"tokenizer_class": kind}
+        path.write_text(json.dumps(config | kinds | added))
+        ours = load_tokenizer(tmp_path, {"model_type": family})
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        for line in TEXT[:3]:
+            ids = theirs(line)["input_ids"]
+            assert ours.encode(line) == ids
+            assert (ids[0] == theirs.bos_token_id) == bos
+        assert ours.encode("so", "ja") == theirs("so", "ja")["input_ids"]
 
 
 def test_missing_files(tmp_path: Path) -> None:

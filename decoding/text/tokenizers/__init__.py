@@ -116,9 +116,9 @@ def load_tokenizer(directory: Path | Directory, config: dict[str, Any]) -> Token
         # transformers' class of Qwen2 makes all of them special, too.
         extra = family in ("qwen2", "qwen3") or not has_flags(directory, settings)
         adopt_tokens(tokenizer, read_added(directory, settings), extra)
-        own = LOADERS.get(family) in (backend.load_whole, load_llama)
-        if own and isinstance(tokenizer, BackendTokenizer):
-            tokenizer.adopt_ends(settings)
+        of_pieces = LOADERS.get(family) is load_llama and directory.find("tokenizer.json") is None
+        if of_pieces and isinstance(tokenizer, BackendTokenizer):
+            tokenizer.adopt_ends(settings)  # which a tokenizer.json says itself
         return tokenizer
 
 

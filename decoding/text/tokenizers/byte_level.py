@@ -44,10 +44,9 @@ class ByteLevel:
                 if text not in there
             ]
         )
-        template, pair = self.template, self.pair
-        if settings.get("add_bos_token"):
-            template, pair = BOS_FIRST
-        if whole is None or template != self.template:
+        if whole is None:
+            bos_first = settings.get("add_bos_token")
+            template, pair = BOS_FIRST if bos_first else (self.template, self.pair)
             parts, two = ([special.get(part, part) for part in each] for each in (template, pair))
             marks = {part: backend.token_to_id(part) for part in {*parts, *two} - {"$A", "$B"}}
             backend.post_processor = processors.TemplateProcessing(

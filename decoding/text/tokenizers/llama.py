@@ -31,14 +31,13 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 class Scored:
     """The pieces of a file, by their ids, and their scores.
 
-    bos, eos: empty where there is none. special: the unknown piece and all control tokens.
+    bos: empty where there is none. special: the unknown piece and all control tokens.
     symbols: what the file's author defined, which is one token wherever a text has it.
     """
 
     pieces: list[tuple[str, float]]
     unk: str
     bos: str
-    eos: str
     special: list[str]
     symbols: list[str]
 
@@ -49,10 +48,7 @@ def load_llama(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
         return BackendTokenizer(read_backend(whole))
     needs = "this model's text needs tokenizer.json or tokenizer.model"
     path = directory.required("tokenizer.model", needs)
-    begins = settings.get("add_bos_token") in (None, True)
-    return tokenizer_of(
-        path, read_model(path), begins=begins, ends=bool(settings.get("add_eos_token"))
-    )
+    return tokenizer_of(path, read_model(path))
 
 
 def load_llama2c(directory: Directory, config: dict[str, Any]) -> Tokenizer:
@@ -71,11 +67,11 @@ def read_model(path: Path) -> Scored:
     model, pieces = read_pieces(path)
     control = [piece for number, piece in enumerate(pieces) if model.is_control(number)]
     unk = pieces[model.unk_id()]  # the library refuses a model without one
-    bos, eos = (pieces[i] if i >= 0 else "" for i in (model.bos_id(), model.eos_id()))
+    bos = pieces[model.bos_id()] if model.bos_id() >= 0 else ""
     scored = [(piece, model.get_score(number)) for number, piece in enumerate(pieces)]
     symbols = [pieces[number] for number in user_defined(model)]
     check_lengths(path, scored)
-    return Scored(scored, unk, bos, eos, [unk, *control], symbols)
+    return Scored(scored, unk, bos, [unk, *control], symbols)
 
 
 def check_lengths(path: Path, pieces: list[tuple[str, float]]) -> None:
@@ -119,13 +115,11 @@ def read_bin(path: Path, count: int) -> Scored:
     check_lengths(path, pieces)
     first = [*SPECIAL, *BYTES]  # the form writes these as text
     named = [(name, score) for name, (_, score) in zip(first, pieces, strict=False)]
-    return Scored([*named, *pieces[len(first) :]], *SPECIAL, [*SPECIAL], [])
+    return Scored([*named, *pieces[len(first) :]], "<unk>", "<s>", [*SPECIAL], [])
 
 
-def tokenizer_of(
-    path: Path, found: Scored, *, begins: bool = True, ends: bool = False
-) -> BackendTokenizer:
-    """path: the pieces' file. begins: add BOS; ends: add EOS."""
+def tokenizer_of(path: Path, found: Scored) -> BackendTokenizer:
+    """Texts begin with BOS. path: the pieces' file."""
     vocab = {piece: number for number, (piece, _) in enumerate(found.pieces)}
     alone = {*found.special, *found.symbols, *BYTES}
     scores = {piece: score for piece, score in found.pieces if piece not in alone}
@@ -154,9 +148,8 @@ def tokenizer_of(
             decoders.Strip(" ", 1, 0),
         ]
     )
-    begin = [found.bos] if begins and found.bos in vocab else []
-    end = [found.eos] if ends and found.eos in vocab else []
+    begin = [found.bos] if found.bos in vocab else []
     backend.post_processor = processors.TemplateProcessing(
-        single=[*begin, "$A", *end], special_tokens=[(text, vocab[text]) for text in begin + end]
+        single=[*begin, "$A"], special_tokens=[(text, vocab[text]) for text in begin]
     )
     return BackendTokenizer(backend)
