@@ -33,7 +33,9 @@ def token_texts(tokenizer: Any) -> list[Text | None]:
     if isinstance(tokenizer, MultilingualTokenizer):
         tokenizer = tokenizer.base
     if isinstance(tokenizer, (MarianTokenizer, PieceTokenizer)):
-        return by_id({t: i for i, t in tokenizer.tokens.items()}, _piece)
+        vocab = {token: number for number, token in tokenizer.tokens.items()}
+        has_bytes = any(map(BYTE.fullmatch, vocab))
+        return by_id(vocab, (lambda token: _fallback(token, _piece)) if has_bytes else _piece)
     backend = tokenizer.backend if isinstance(tokenizer, BackendTokenizer) else tokenizer
     if isinstance(backend, Tokenizer):
         raise ValueError("this model's tokenizer does not tell its tokens: leave stop_strings out")

@@ -318,3 +318,16 @@ def test_texts_of_pieces(m2m: tuple[MultilingualTokenizer, Any]) -> None:
     ids = ours.base.cut("Wo hast du meinen Schlüssel")
     assert "".join(str(found[number]) for number in ids) == " Wo hast du meinen Schlüssel"
     assert len(found) == 1 + max(ours.codes.values()) == theirs.get_lang_id("zu") + 1
+
+
+def test_texts_of_pieces_that_are_bytes(tmp_path: Path) -> None:
+    """Of all tokens bytes then: a stop string's letter may be cut between two of them."""
+    options = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "byte_fallback": True}
+    train_sentencepiece(GERMAN, tmp_path / "spiece.model", vocab_size=350, **options)
+    ours = load_tokenizer(tmp_path, {"model_type": "t5"})
+    found = token_texts(ours)
+    text = " so \u2603 naïve"
+    ids = ours.encode(text, add_special_tokens=False)
+    assert "<0xE2>" in ours.convert_ids_to_tokens(ids)
+    texts = [found[number] for number in ids]
+    assert b"".join(part for part in texts if isinstance(part, bytes)) == text.encode()
