@@ -171,6 +171,52 @@ def test_a_tokenizer_json_has_the_ends(family: str, kind: str | None, tmp_path: 
         assert ours.encode("so", "ja") == theirs("so", "ja")["input_ids"]
 
 
+def as_llama_2(written: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json in the form in which Llama 2's is published."""
+    normalizers = [
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    ]
+    decoders = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]
+    parts: dict[str, Any] = {"normalizer": {"type": "Sequence", "normalizers": normalizers}}
+    parts["decoder"] = {"type": "Sequence", "decoders": decoders}
+    return written | parts | {"pre_tokenizer": None}
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"legacy": False},
+        {"legacy": True},
+        {"add_prefix_space": False},
+        {"legacy": False, "tokenizer_class": "LlamaTokenizerFast"},
+        {"legacy": False, "tokenizer_class": "PreTrainedTokenizerFast"},
+    ],
+)
+def test_spaces_of_llama_2(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    trained("llama", tmp_path, TEXT)
+    path, whole = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
+    whole.write_text(json.dumps(as_llama_2(json.loads(whole.read_text(encoding="utf-8")))))
+    path.write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"} | settings))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    ours = load_tokenizer(tmp_path, {"model_type": family})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for line in [*LINES, "</s>\nso", "<s>Wo</s><s> hast du", "  so"]:
+        ids = theirs(line)["input_ids"]
+        assert ours.encode(line) == ids
+        for skip in (True, False):
+            expected = theirs.decode(ids, skip_special_tokens=skip)
+            assert ours.decode(ids, skip_special_tokens=skip) == expected
+    check_batches(ours, LINES)
+
+
 def test_missing_files(tmp_path: Path) -> None:
     for family, needs in [
         ("qwen2", "needs tokenizer.json$"),

@@ -23,7 +23,7 @@ from decoding.text.tokenizers.base import Languages, Tokenizer
 from decoding.text.tokenizers.blenderbot_small import load_blenderbot_small
 from decoding.text.tokenizers.fairseq import load_fairseq
 from decoding.text.tokenizers.files import has_flags, read_added, read_optional
-from decoding.text.tokenizers.llama import load_llama, load_llama2c
+from decoding.text.tokenizers.llama import load_llama, load_llama2c, load_mistral
 from decoding.text.tokenizers.marian import (
     MarianTokenizer,
     load_marian,
@@ -68,9 +68,9 @@ LOADERS: dict[str, Callable[[Directory, dict[str, Any]], Tokenizer]] = {
     "m2m_100": load_m2m_100,
     "marian": load_marian,
     "mbart": load_mbart,
-    "mistral": load_llama,
+    "mistral": load_mistral,
     "mt5": load_t5,
-    "openelm": load_llama,
+    "openelm": load_mistral,
     "opt": byte_level.OPT.load,
     "pegasus": load_pegasus,
     "phi": backend.load_whole,
@@ -116,9 +116,10 @@ def load_tokenizer(directory: Path | Directory, config: dict[str, Any]) -> Token
         # transformers' class of Qwen2 makes all of them special, too.
         extra = family in ("qwen2", "qwen3") or not has_flags(directory, settings)
         adopt_tokens(tokenizer, read_added(directory, settings), extra)
-        of_pieces = LOADERS.get(family) is load_llama and directory.find("tokenizer.json") is None
-        if of_pieces and isinstance(tokenizer, BackendTokenizer):
-            tokenizer.adopt_ends(settings)  # which a tokenizer.json says itself
+        llama = LOADERS.get(family) in (load_llama, load_mistral)
+        whole = directory.find("tokenizer.json")  # which says itself what is around a text
+        if llama and whole is None and isinstance(tokenizer, BackendTokenizer):
+            tokenizer.adopt_ends(settings)
         return tokenizer
 
 

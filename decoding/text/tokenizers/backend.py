@@ -223,7 +223,12 @@ def special_ids(backend: tokenizers.Tokenizer) -> set[int]:
 
 def decoder_kinds(backend: Any) -> set[str]:
     """The decoder steps of a tokenizer of the `tokenizers` library."""
-    state = getattr(getattr(backend, "decoder", None), "__getstate__", lambda: b"")()
+    return kinds(getattr(backend, "decoder", None))
+
+
+def kinds(part: Any) -> set[str]:
+    """The steps of a part of such a tokenizer, a decoder or a normalizer; None has no steps."""
+    state = getattr(part, "__getstate__", lambda: b"")()
     text = state.decode() if isinstance(state, bytes) else str(state)
     return set(re.findall(r'"type":\s*"(\w+)"', text))
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import tokenizers
 from sentencepiece import SentencePieceProcessor
-from tokenizers import AddedToken, decoders, normalizers, processors
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, processors
 
 from decoding.models.files import Directory, ModelFileError, read_bytes, short
 from decoding.models.layouts.options import integer
-from decoding.text.tokenizers.backend import BackendTokenizer, read_backend, reading
+from decoding.text.tokenizers.backend import BackendTokenizer, kinds, read_backend, reading
 from decoding.text.tokenizers.base import Tokenizer
-from decoding.text.tokenizers.files import read_pieces
+from decoding.text.tokenizers.files import choice, read_pieces
 from decoding.text.tokenizers.pieces import WORD_START
 
 SPECIAL = ("<unk>", "<s>", "</s>")
@@ -43,6 +43,26 @@ class Scored:
 
 
 def load_llama(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
+    """Loads Llama's own tokenizer. Of Llama 2's published tokenizer.json, whose normalizer puts a
+    space before every text between special tokens, transformers' class takes the vocabulary
+    alone."""
+    whole, own = directory.find("tokenizer.json"), ("LlamaTokenizer", "LlamaTokenizerFast")
+    if whole is None or settings.get("tokenizer_class") not in own:
+        return load_mistral(directory, settings)
+    backend = read_backend(whole)
+    if "Prepend" in kinds(backend.normalizer):
+        spaced = choice(settings, "add_prefix_space", True)
+        scheme = "always" if choice(settings, "legacy", False) else "first"
+        backend.normalizer = None
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(
+            WORD_START, prepend_scheme=scheme if spaced else "never", split=False
+        )
+        backend.decoder = decoder(spaced)
+    return BackendTokenizer(backend)
+
+
+def load_mistral(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
+    """Loads a tokenizer.json as it is, or SentencePiece's tokenizer.model."""
     whole = directory.find("tokenizer.json")
     if whole is not None:
         return BackendTokenizer(read_backend(whole))
@@ -140,16 +160,15 @@ def tokenizer_of(path: Path, found: Scored) -> BackendTokenizer:
     backend.normalizer = normalizers.Sequence(
         [normalizers.Prepend(WORD_START), normalizers.Replace(" ", WORD_START)]
     )
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace(WORD_START, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    backend.decoder = decoder(spaced=True)
     begin = [found.bos] if found.bos in vocab else []
     backend.post_processor = processors.TemplateProcessing(
         single=[*begin, "$A"], special_tokens=[(text, vocab[text]) for text in begin]
     )
     return BackendTokenizer(backend)
+
+
+def decoder(spaced: bool) -> decoders.Decoder:
+    """spaced: texts have a space in front that is not theirs."""
+    steps = [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if spaced else steps)
