@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,14 @@ ANSWERS = {
     "score": {"logprob": "number", "per_token": "number", "tokens": "count"},
     "embed": {"embedding": "vector"},
 }
+# Files that a model's text is read with, which may also lie beside a checkpoint that is one file.
+TEXT_FILES = (
+    *("*.model", "*.spm", "*.vocab", "vocab*.json", "vocab.txt", "merges.txt", "*.yml", "*.yaml"),
+    *("dict.*.txt", "bpecodes", "code", "tok*.bin"),  # fairseq's, and llama2.c's
+)
 MODEL_FILES = (
-    *(".json", ".safetensors", ".bin", ".pt", ".pth", ".npz", ".model", ".spm", ".vocab"),
-    *(".jinja", ".yml", ".yaml"),
+    *TEXT_FILES,
+    *("*.json", "*.jinja", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.npz"),
 )
 ENDS = 1 << 16  # bytes of a file's beginning and end that are compared
 
@@ -81,9 +88,20 @@ class Task:
             "command": self.command,
             "column": self.column,
             "model": checksums(model_path(self.model, self.load)),
+            **self._named_files(),
             "load": {k: v for k, v in self.load.items() if k not in ("threads", "download")},
             "options": dict(self.options),
         }
+
+    def _named_files(self) -> dict[str, Any]:
+        """Checksums of what the paths in load and options hold."""
+        found: dict[str, Any] = {}
+        tokenizer, shortlist = self.load.get("tokenizer"), self.options.get("shortlist")
+        if isinstance(tokenizer, (str, os.PathLike)):
+            found["tokenizer"] = checksums(Path(tokenizer))
+        if isinstance(shortlist, (str, os.PathLike)):
+            found["shortlist"] = checksum(Path(shortlist))
+        return found
 
     def open(self, device: str, workers: int) -> Answerer:
         from decoding.engine.opening import open_gpu
@@ -105,23 +123,32 @@ def model_path(name: str, load: Fields) -> Path:
     return found
 
 
-def is_of_model(path: Path) -> bool:
-    """Whether a file in a model's directory is read with it, and not, say, an output beside it."""
-    is_read = path.suffix in MODEL_FILES or path.name in ("vocab.txt", "merges.txt")
-    return is_read and path.is_file() and not path.parent.name.endswith(".job")
+def files_of(path: Path) -> list[Path]:
+    """The files that are read with a model, and not, say, an output beside it. path: its directory,
+    or its checkpoint, beside which other checkpoints may lie."""
+    if path.is_file():
+        beside = (each for each in sorted(path.parent.iterdir()) if is_one_of(each, TEXT_FILES))
+        return [path, *(each for each in beside if each != path)]
+    return [each for each in sorted(path.rglob("*")) if is_one_of(each, MODEL_FILES)]
+
+
+def is_one_of(path: Path, patterns: Sequence[str]) -> bool:
+    is_named = any(fnmatchcase(path.name, pattern) for pattern in patterns)
+    return is_named and path.is_file() and not path.parent.name.endswith(".job")
 
 
 def checksums(path: Path) -> dict[str, str]:
-    """Of each file of a model: its size and a checksum of its beginning and end, since reading all
-    of the weights would take as long as loading them."""
-    files = [path] if path.is_file() else sorted(filter(is_of_model, path.rglob("*")))
-    found = {}
-    for each in files:
-        size = each.stat().st_size
-        with each.open("rb") as file:
-            digest = hashlib.sha256(file.read(ENDS))
-            file.seek(max(0, size - ENDS), os.SEEK_SET)
-            digest.update(file.read(ENDS))
-        name = each.relative_to(path).as_posix() if each != path else each.name
-        found[name] = f"{size} bytes, {digest.hexdigest()[:16]}"
-    return found
+    """Of each file of a model, by its name."""
+    folder = path.parent if path.is_file() else path
+    return {each.relative_to(folder).as_posix(): checksum(each) for each in files_of(path)}
+
+
+def checksum(path: Path) -> str:
+    """A file's size, and a checksum of its beginning and end, since reading all of the weights
+    would take as long as loading them."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(ENDS))
+        file.seek(max(0, size - ENDS), os.SEEK_SET)
+        digest.update(file.read(ENDS))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
