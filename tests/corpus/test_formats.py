@@ -265,6 +265,20 @@ def test_a_text_that_is_none_fails_alone(tmp_path: Path) -> None:
     assert json.loads(failed)["row"] == 2 and "a value cannot be read" in failed
 
 
+def test_a_time_in_an_unknown_zone_fails_its_row(tmp_path: Path) -> None:
+    """Parquet still carries it through."""
+    times = pa.array([0, None, 1], pa.timestamp("us", "Mars/Olympus"))
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "time": times}), tmp_path / "in.parquet")
+    for name in ("out.jsonl", "out.parquet"):
+        run([tmp_path / "in.parquet"], str(tmp_path / name), rows=3)
+        failed = text_of(tmp_path / f"{name}.job/errors.jsonl").splitlines()
+        assert [json.loads(line)["row"] for line in failed] == [1, 3]
+        assert all("a value cannot be read" in line and "Mars" in line for line in failed)
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found["time"].combine_chunks().equals(times)
+    assert found["capitals"].to_pylist() == [None, "B", None]
+
+
 def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
     """That of a job which is resumed: here it is, with all but its outputs."""
     source = write(tmp_path / "in.txt", "bad a\nb\nc\n")

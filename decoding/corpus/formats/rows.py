@@ -29,19 +29,24 @@ def rows_of(records: list[bytes] | bytes, layout: Layout) -> list[Row]:
 
 
 def table_rows(records: bytes) -> list[Row]:
-    """Of Parquet, where a text may hold what is no UTF-8, and a date what Python has none for."""
+    """Of Parquet, where a text may hold what is no UTF-8, a date what Python has none for, or a
+    time a zone that it does not know."""
     table = parquet.table(records)
     try:
         return [Row(fields) for fields in table.to_pylist()]
-    except (ValueError, OverflowError):
+    except MemoryError:
+        raise
+    except Exception:  # of any kind: a zone that is unknown is a KeyError
         return [table_row(table.slice(number, 1)) for number in range(len(table))]
 
 
 def table_row(table: Any) -> Row:
     try:
         return Row(table.to_pylist()[0])
-    except (ValueError, OverflowError) as error:
-        return Row({}, f"a value cannot be read: {error}")
+    except MemoryError:
+        raise
+    except Exception as error:
+        return Row({}, f"a value cannot be read: {type(error).__name__}: {error}")
 
 
 def row_of(record: bytes, layout: Layout) -> Row:
