@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+    with path.open(encoding="utf-8", newline="\n") as file:  # a lone "\r" ends no line
+        return [line.rstrip("\r\n") for line in file]
 
 
 if __name__ == "__main__":

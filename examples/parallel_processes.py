@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args(arguments)
 
-    lines = args.input.read_text(encoding="utf-8").splitlines()
+    with args.input.open(encoding="utf-8", newline="\n") as source:  # a lone "\r" ends no line
+        lines = [line.rstrip("\r\n") for line in source]
     chunks = [lines[i : i + CHUNK] for i in range(0, len(lines), CHUNK)]
     with tempfile.TemporaryDirectory() as folder:
         # A converted model is mapped when it is loaded: all processes read the same pages.

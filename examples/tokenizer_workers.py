@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import DataLoader
 
@@ -30,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     model = decoding.load(args.model)
     tokenizer = model.tokenizer
-    lines = args.input.read_text(encoding="utf-8").splitlines()
+    with args.input.open(encoding="utf-8", newline="\n") as source:  # a lone "\r" ends no line
+        lines: Any = [line.rstrip("\r\n") for line in source]
     batches = DataLoader(
         lines,
         batch_size=args.batch,

@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Options are those of generate(); without n_best there is one translation of each line.
     translator = Translator(model, num_beams=4, n_best=1)
     with (
-        args.input.open(encoding="utf-8") as source,
+        args.input.open(encoding="utf-8", newline="\n") as source,  # a lone "\r" ends no line
         args.output.open("w", encoding="utf-8") as target,
     ):
         # stream() reads ahead only as far as a batch, so files of any size fit into memory. It
         # sorts what it has read by length, and yields translations in the order of the lines.
-        lines = (line.rstrip("\n") for line in source)
+        lines = (line.rstrip("\r\n") for line in source)
         for [best] in translator.stream(lines):
             target.write(best.text + "\n")
     print(f"{translator.tokens} tokens written to {args.output}")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import decoding
+from benchmarks.cases.texts import read_lines
 from examples import (
     batch_corpus,
     compare_engines,
@@ -24,17 +25,25 @@ from examples import (
     tokenizer_workers,
     translate_file,
 )
-from examples.train_a_translator import train
+from examples.train_a_translator import corpus, train
 from tests.text.trained_tokenizers import text_generation_directory
 
 ROOT = Path(__file__).parent.parent
 SENTENCES = translate_file.DEMO / "sentences.de.txt"
 
 
+def separated(folder: Path) -> tuple[Path, list[str]]:
+    """A file and its lines, some with what ends a line for str.splitlines()."""
+    sentences = SENTENCES.read_text("utf-8").splitlines()
+    lines = ["\u2028".join(sentences[:2]), "\r".join(sentences[2:4]), *sentences[4:]]
+    (folder / "in").write_bytes("\r\n".join(lines).encode())
+    return folder / "in", lines
+
+
 def test_translate_file(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    translate_file.main([str(SENTENCES), str(output)])
-    sources = SENTENCES.read_text("utf-8").splitlines()
+    given, sources = separated(tmp_path)
+    translate_file.main([str(given), str(output)])
     expected = decoding.load(translate_file.DEMO).translate(sources, num_beams=4)
     assert output.read_text("utf-8").splitlines() == expected
 
@@ -59,8 +68,8 @@ def test_batch_corpus(tmp_path: Path) -> None:
 @pytest.mark.parametrize("example", [parallel_processes, tokenizer_workers])
 def test_processes(example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_processes, "CHUNK", 5)
-    example.main([str(SENTENCES), str(tmp_path / "out")])
-    sources = SENTENCES.read_text("utf-8").splitlines()
+    given, sources = separated(tmp_path)
+    example.main([str(given), str(tmp_path / "out")])
     expected = decoding.load(translate_file.DEMO, "cpu").translate(sources, num_beams=4)
     assert (tmp_path / "out").read_text("utf-8").splitlines() == expected
 
@@ -74,6 +83,15 @@ def test_evaluate_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         said = capsys.readouterr().out
         assert said.startswith(f"BLEU = {score}") and f"chrF2 = {score}" in said
     assert "100.00" not in said
+
+
+def test_lines_of_corpora_end_with_a_newline_alone(tmp_path: Path) -> None:
+    path, expected = separated(tmp_path)
+    assert evaluate_corpus.lines(path) == expected
+    for language in ("de", "en"):
+        (tmp_path / f"dev.{language}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert corpus.read_split(tmp_path, "dev") == (expected, expected)
+    assert read_lines(tmp_path / "dev", "de") == expected
 
 
 def test_fast_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,5 +58,5 @@ def joined(texts: Sequence[Text]) -> Text:
 
 def read_lines(prefix: Path, language: str) -> list[str]:
     path = prefix.with_name(f"{prefix.name}.{language}.gz")
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]

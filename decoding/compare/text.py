@@ -57,8 +57,12 @@ def read_text(
 
 
 def read_lines(path: Path) -> list[str]:
+    """Lines that end with "\\n" or "\\r\\n", as the commands read them: splitlines() would cut at
+    separators within a sentence, too."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        text = path.read_bytes().decode("utf-8")
+        lines = text.removesuffix("\n").split("\n") if text else []
+        return [line.removesuffix("\r") for line in lines]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: {error.reason} at byte {error.start + 1}") from None
 

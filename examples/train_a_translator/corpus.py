@@ -27,13 +27,16 @@ Lines = tuple[list[str], list[str]]  # sources, targets
 
 def read_split(data: Path, split: str) -> Lines:
     """The lines of `split`.de.gz and `split`.en.gz."""
-    source, target = (
-        gzip.open(data / f"{split}.{language}.gz", "rt", encoding="utf-8").read().splitlines()
-        for language in ("de", "en")
-    )
+    source, target = (read_lines(data / f"{split}.{language}.gz") for language in ("de", "en"))
     if len(source) != len(target):
         raise ValueError(f"{split}: {len(source)} sources but {len(target)} targets")
     return source, target
+
+
+def read_lines(path: Path) -> list[str]:
+    """A lone "\\r" ends no line, nor do Unicode's separators."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
 
 
 def train_pieces(lines: list[str], pieces: int) -> bytes:

@@ -164,6 +164,14 @@ def test_lines_that_are_read(tmp_path: Path) -> None:
     assert text.ids == [[97, 98], [99, 100]] and text.batch(3) == [0, 1, 0]
 
 
+def test_separators_within_a_sentence_end_no_line(tmp_path: Path) -> None:
+    source = tmp_path / "s.txt"
+    lines = ["a\u2028b", "a\x0cb", "a\x1eb", "a\x85b", "a\rb", "c\r"]
+    source.write_bytes("\r\n".join(lines).encode())
+    text = read_text(source, source, Letters(), range(1, 5), lines=9)
+    assert text.sources == text.references == [*lines[:-1], "c"]
+
+
 def test_text_that_is_wrong(tmp_path: Path) -> None:
     source, target = tmp_path / "s.txt", tmp_path / "t.txt"
     source.write_bytes(b"ab\n")
