@@ -63,13 +63,25 @@ def test_the_example_goes_on_with_what_is_missing(ray: Any, tmp_path: Path) -> N
 
     from examples import ray_corpus
 
-    for name, text in {"a": "Ja.\n\nGuten Morgen.\n", "b": "Nein.\n"}.items():
-        (tmp_path / f"{name}.txt").write_text(text)
+    for name, text in {"a.de": "Ja.\n\nGuten Morgen.\n", "a.nl": "Nein.\n"}.items():
+        (tmp_path / name).write_text(text)
     output = tmp_path / "out"
-    words = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), "--output", str(output)]
-    (output / "b").mkdir(parents=True)  # done before
+    words = [str(tmp_path / "a.de"), str(tmp_path / "a.nl"), "--output", str(output)]
+    (output / "a.nl").mkdir(parents=True)  # done before
     ray_corpus.main([*words, "--model", str(ROOT / "models/demo")])
-    parts = sorted((output / "a").iterdir())
+    parts = sorted((output / "a.de").iterdir())
     rows = [row for part in parts for row in pq.read_table(part).to_pylist()]
     assert [row["translation"] for row in rows] == ["Yes.", "", "Good morning."], json.dumps(rows)
-    assert not list((output / "b").iterdir())
+    assert not list((output / "a.nl").iterdir())
+
+
+def test_the_example_refuses_inputs_of_one_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of them would be taken for done."""
+    pytest.importorskip("ray.data", reason="pip install 'ray[data]'")
+    from examples import ray_corpus
+
+    with pytest.raises(SystemExit):
+        ray_corpus.main(["de/news.txt", "fr/news.txt", "--output", str(tmp_path / "out")])
+    assert "two inputs would become" in capsys.readouterr().err
