@@ -19,7 +19,8 @@ class RayWorker:
     row_column: a column with the numbers of rows, which samples with a seed depend on. device: in
     an actor that was given a GPU "auto" is that one.
 
-    Raises what RowTask.open() does, and ValueError for a seed without row_column.
+    Raises what RowTask.open() does, and ValueError for a seed without row_column and for a batch
+    that has one of these columns already.
     """
 
     def __init__(self, task: RowTask, row_column: str | None = None, device: str = "auto") -> None:
@@ -30,6 +31,12 @@ class RayWorker:
         self._answerer = Isolated(task.open(device, 1))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        both = [name for name in (*self._answers, "error") if name in batch]
+        if both:
+            raise ValueError(
+                f"the rows have a column {both[0]!r} already, which the answers would have: "
+                "rename it"
+            )
         columns = {name: plain(values) for name, values in batch.items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         numbers = columns[self._row_column] if self._row_column else list(range(len(rows)))

@@ -58,6 +58,7 @@ def answers_to(
         answers.append(Failed(row.reason or "no answer"))
         if row.reason is None:
             try:
+                check_names(row, setup.output)
                 asked[number] = answerer.read(readable(row, setup.layout))
             except ValueError as error:
                 answers[number] = Failed(str(error))
@@ -71,6 +72,15 @@ def answers_to(
     if done != len(sound):
         raise RuntimeError(f"the task gave {done} answers for {len(sound)} rows")
     return answers
+
+
+def check_names(row: Row, output: Output) -> None:
+    """Raises ValueError for a column in whose place JSON would have the answer's."""
+    both = [name for name in output.answers if name in row.fields]
+    if both and output.type.kind == "json":
+        raise ValueError(
+            f"the row has a column {both[0]!r} already, which the answer would have: rename it"
+        )
 
 
 def readable(row: Row, layout: Layout) -> dict[str, Any]:

@@ -220,6 +220,23 @@ def test_rows_that_cannot_be_read(tmp_path: Path) -> None:
     assert text_of(tmp_path / "latin.txt") == "A\nFÜR\nB\n"
 
 
+def test_a_row_of_json_loses_no_column_to_its_answer(tmp_path: Path) -> None:
+    """It fails, and what it has itself is not taken for an answer."""
+    given = '{"text": "a", "length": 10}\n{"text": "b", "capitals": "mine", "id": 1}\n'
+    source = write(tmp_path / "in.jsonl", given)
+    run([source], str(tmp_path / "out.jsonl"))
+    expected = '{"text": "a", "capitals": null}\n{"text": "b", "id": 1, "capitals": null}\n'
+    assert text_of(tmp_path / "out.jsonl") == expected
+    failed = text_of(tmp_path / "out.jsonl.job/errors.jsonl").splitlines()
+    found = [json.loads(line) for line in failed]
+    assert found[0]["reason"] == (
+        "the row has a column 'length' already, which the answer would have: rename it"
+    )
+    assert "".join(f"{each['text']}\n" for each in found) == given
+    run([source], str(tmp_path / "out.txt"), output_format="lines")  # where nothing is lost
+    assert text_of(tmp_path / "out.txt") == "A\nB\n"
+
+
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     whole = gzip.compress(b"a\n" * 1000, mtime=0)
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-9])

@@ -25,6 +25,9 @@ def test_a_batch_comes_back_with_answers() -> None:
     assert found["capitals"] == ["A", None, None, "D"]
     assert found["error"][1:3] == ["'bad b' is too long", "'text' must be a string, got NoneType"]
     assert worker({"text": []})["capitals"] == []
+    for name in ("length", "error"):
+        with pytest.raises(ValueError, match=f"the rows have a column '{name}' already"):
+            worker({**batch, name: np.arange(4)})
     with pytest.raises(ValueError, match="pass row_column"):
         RayWorker(Task("generate", "demo", options={"seed": 1}))
 

@@ -71,14 +71,16 @@ def line(output: Output, row: Row, answer: Answer | None) -> str:
     kind = output.type.kind
     if kind == "json":
         given = {next(iter(output.answers)): None} if answer is None else answer
+        # What a failed row has of its own under the name of an answer is none.
+        carried = {k: value for k, value in row.fields.items() if k not in output.answers}
         # What JSON has no type for, such as the dates of Parquet, is written as text.
-        return json.dumps({**row.fields, **given}, ensure_ascii=False, default=str) + "\n"
+        return json.dumps({**carried, **given}, ensure_ascii=False, default=str) + "\n"
     signs = {} if kind == "csv" else SIGNS if output.signs else SPACES
     cells = [replaced(shown((answer or {}).get(name)), signs) for name in output.cells]
     if kind == "lines":
         return " ||| ".join(cells if answer else [""]) + "\n"
-    carried = [row.fields.get(name) for name in output.columns or ()]
-    texts = ["" if value is None else str(value) for value in carried]
+    values = [row.fields.get(name) for name in output.columns or ()]
+    texts = ["" if value is None else str(value) for value in values]
     return joined(kind, [*texts, *cells])
 
 
