@@ -189,6 +189,20 @@ def write_all(file: int, data: bytes) -> None:
         data = data[os.write(file, data) :]
 
 
+def as_json(value: Any, name: str = "") -> Any:
+    """A manifest as its file gives it back, lists for tuples. Raises TypeError, with the name of
+    the field, for what JSON cannot hold."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: as_json(each, f"{name}.{key}" if name else key) for key, each in value.items()}
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} is {reprlib.repr(value)}: a job writes down what it is as JSON, which holds "
+            "strings, numbers, booleans, None, and lists and dicts of these"
+        ) from None
+
+
 def differences(now: Any, was: Any, name: str = "") -> list[str]:
     """Where two manifests differ, as sentences."""
     if isinstance(now, dict) and isinstance(was, dict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from decoding.corpus.devices import places
-from decoding.corpus.folder import Folder, Written, differences
+from decoding.corpus.folder import Folder, Written, as_json, differences
 from decoding.corpus.merge import merge
 from decoding.corpus.plan import plan
 from decoding.corpus.pool import Pool, Worker
@@ -91,7 +91,8 @@ class Job:
 
     def run(self) -> Done:
         """Works until all shards are finished and joined. Raises JobError where no worker is left,
-        OSError where the disk is full: what is finished is kept for a job that resumes."""
+        OSError where the disk is full: what is finished is kept for a job that resumes. Raises
+        TypeError for options that JSON cannot hold."""
         folder = Folder(self.plan.folder)
         status = None
         try:
@@ -109,7 +110,7 @@ class Job:
 
     def _manifest(self, folder: Folder) -> dict[str, Any]:
         """Of this job, written where the folder has nothing that another run could want."""
-        now, was = {"job": self.plan.manifest(self.task)}, folder.manifest()
+        now, was = {"job": as_json(self.plan.manifest(self.task))}, folder.manifest()
         if was is None or not (folder.finished or "done" in was):
             folder.forget()
             folder.write_manifest(now)

@@ -39,7 +39,7 @@ class Capitals:
     group: int = 4
     log: str = ""
     leaves: str = ""
-    version: int = 1
+    version: Any = 1
     is_shared: bool = False
 
     answers = {"capitals": "text", "length": "count"}

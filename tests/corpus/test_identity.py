@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from decoding.corpus import Task
+import pytest
+
+from decoding.corpus import Job, Task
 from decoding.corpus.folder import differences
 from decoding.corpus.task import checksums
 
@@ -47,6 +50,14 @@ def test_files_that_a_task_names_are_part_of_it(tmp_path: Path) -> None:
         (tmp_path / name).write_text("after")
         [difference] = differences(task.identity(), found)
         assert difference.startswith(f"{said} is ")
+
+
+@pytest.mark.parametrize("value", [Path("list.npz"), {(5, 6): -1.0}, {1, 2}])
+def test_an_option_that_json_cannot_hold_is_named(value: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("Ja.\n")
+    task = Task("translate", str(ROOT / "models/demo"), options={"option": value})
+    with pytest.raises(TypeError, match=r"task\.options\.option is .*: a job writes down"):
+        Job(task, [tmp_path / "in.txt"], tmp_path / "out.txt").run()
 
 
 def test_a_checkpoint_has_the_dictionaries_beside_it(tmp_path: Path) -> None:

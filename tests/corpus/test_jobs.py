@@ -207,6 +207,15 @@ def test_who_resumes_a_finished_job_has_it(tmp_path: Path) -> None:
         job(tmp_path, ["a", "b"], resume=True)
 
 
+def test_a_task_with_tuples_is_resumed(tmp_path: Path) -> None:
+    """The folder has lists in their places."""
+    task = Capitals(version=(1, (2, 3)))
+    job(tmp_path, ["a", "b"], task)
+    assert job(tmp_path, ["a", "b"], task, resume=True).computed == 0
+    with pytest.raises(ValueError, match="task.capitals is "):
+        job(tmp_path, ["a", "b"], Capitals(version=(1, (2, 4))), resume=True)
+
+
 def test_a_finished_job_of_a_changed_input_is_refused(tmp_path: Path) -> None:
     """Of the same size too, and where only shards are new."""
     texts = ["a", "b", "c", "d", "e", "f\r"]
