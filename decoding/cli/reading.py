@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import os
 import stat
 import sys
@@ -16,6 +15,7 @@ from decoding.cli.corpus.arguments import FORMATS as JOB_FORMATS
 from decoding.cli.line_reader import CHUNK, LineReader
 from decoding.cli.messages import counted
 from decoding.cli.records import FORMATS, Record, json_record, tsv_record
+from decoding.common.encodings import ERRORS, line_encoding
 
 NAMED = 10  # lines that a warning names
 
@@ -56,7 +56,7 @@ def add_format_arguments(parser: argparse.ArgumentParser, formats: bool = True) 
     add("--encoding", type=encoding, default="utf-8", help="of the input (default: utf-8)")
     add(
         "--errors",
-        choices=("strict", "replace", "skip"),
+        choices=ERRORS,
         default="strict",
         help="bytes that are not in the encoding: stop, replace them by U+FFFD, or take the line "
         "as empty (default: strict)",
@@ -70,19 +70,11 @@ def open_input(args: argparse.Namespace, key: str, kinds: tuple[type, ...] = (st
 
 
 def encoding(name: str) -> str:
-    """Parses the name of an encoding in which a line ends with the byte 0x0a."""
+    """Parses the name of an encoding."""
     try:
-        known = codecs.lookup(name).name
-        splits = b"a\nb".decode(known) == "a\nb"
-    except LookupError:
-        raise argparse.ArgumentTypeError(f"there is no encoding {name!r}") from None
-    except UnicodeError:
-        splits = False
-    if not splits:
-        raise argparse.ArgumentTypeError(
-            f"lines of {known} do not end with one byte: convert the text with iconv first"
-        )
-    return known
+        return line_encoding(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def opened_input(name: str) -> BinaryIO:

@@ -49,10 +49,10 @@ class Job:
 
     inputs: files and patterns. output: a file, or a directory: one that is there or ends with "/".
     input_format, output_format: lines, json, tsv, csv or parquet; None: by the files' names.
-    encoding, errors: of text. shard_lines: rows that a worker has in hand at most, in two shards.
-    resume: go on with the job that the output's folder holds, if there is one. devices: such as
-    ["cuda:0", "cuda:1"], one worker each, or "all" for all GPUs; workers: so many on one device,
-    where devices has one. progress: a bar on standard error.
+    encoding, errors: of text, as the command line has them. shard_lines: rows that a worker has in
+    hand at most, in two shards. resume: go on with the job that the output's folder holds, if there
+    is one. devices: such as ["cuda:0", "cuda:1"], one worker each, or "all" for all GPUs; workers:
+    so many on one device, where devices has one. progress: a bar on standard error.
 
     Raises ValueError and OSError for files, formats and options that do not go together, for a job
     that is there already or, with resume, is another one.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import decoding
+from decoding.common.encodings import ERRORS, line_encoding
 from decoding.corpus.formats.blocks import columns_of
 from decoding.corpus.formats.layout import (
     KINDS,
@@ -76,9 +77,10 @@ def plan(
     shard_lines: int,
 ) -> Plan:
     """Raises ValueError and OSError for files, formats and columns that do not go together."""
-    for name, kind in (("input_format", input_format), ("output_format", output_format)):
-        if kind is not None and kind not in KINDS:
-            raise ValueError(f"{name} must be one of {', '.join(KINDS)}, got {kind!r}")
+    check_choice("input_format", input_format, (None, *KINDS))
+    check_choice("output_format", output_format, (None, *KINDS))
+    check_choice("errors", errors, ERRORS)
+    encoding = line_encoding(encoding)
     if shard_lines < 1:
         raise ValueError(f"shard_lines must be at least 1, got {shard_lines}")
     names = expanded(inputs)
@@ -113,6 +115,12 @@ def plan(
         Path(target.rstrip("/") + ".job"),
         shard_lines,
     )
+
+
+def check_choice(name: str, value: str | None, choices: Sequence[str | None]) -> None:
+    if value not in choices:
+        listing = ", ".join(filter(None, choices))
+        raise ValueError(f"{name} must be one of {listing}, got {value!r}")
 
 
 def is_folder(output: str) -> bool:

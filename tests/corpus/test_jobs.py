@@ -313,6 +313,9 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path: Path) -> None:
         ([text], "out.csv", {"output_format": "json"}, "would hold json"),
         ([tmp_path / "in.jsonl"], "out.csv", {}, "no fixed columns"),
         ([text], "out.txt", {"input_format": "yaml"}, "must be one of"),
+        ([text], "out.txt", {"encoding": "utf-16"}, "lines of utf-16 do not end with one byte"),
+        ([text], "out.txt", {"encoding": "latin-99"}, "there is no encoding 'latin-99'"),
+        ([text], "out.txt", {"errors": "ignore"}, "errors must be one of strict, replace, skip"),
     ]
     for inputs, output, options, message in cases:
         with pytest.raises((ValueError, OSError), match=message):
