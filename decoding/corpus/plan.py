@@ -172,8 +172,10 @@ def check_columns(
     task: RowTask, kind: str, columns: tuple[str, ...], path: str, header: bool
 ) -> None:
     column = getattr(task, "column", None)
-    if column is not None and columns and column not in columns:
-        raise ValueError(f"{path} has no column {column!r}: it has {listed(columns)}")
+    texts = getattr(task, "texts", [] if column is None else [(column,)])
+    for names in texts if columns else []:
+        if not any(name in columns for name in names):
+            raise ValueError(f"{path} has no column {names[0]!r}: it has {listed(columns)}")
     both = [name for name in task.answers if name in columns]
     if both and header:
         raise ValueError(

@@ -62,6 +62,17 @@ class Task:
         return self.column or ("messages" if self.options.get("chat") else KEYS[self.command])
 
     @property
+    def texts(self) -> list[tuple[str, ...]]:
+        """Of each text that a row must have the columns where it may be. Of score those for any
+        model: which one it is nobody has looked at yet."""
+        source = self.options.get("source_column")
+        sources = [] if source is None else [(source,)]
+        if self.column is not None:
+            return [(self.column,), *sources]
+        usual = ("target", "2", "text", "1") if self.command == "score" else (self.key, "1")
+        return [usual, *sources]
+
+    @property
     def answers(self) -> dict[str, str]:
         more = {}
         if self.options.get("alignments"):

@@ -138,6 +138,29 @@ def test_a_command_is_a_job_where_it_is_asked_for_one(program: Program) -> None:
         assert said.status == 2 and message in said.err, said.err
 
 
+@pytest.mark.parametrize(
+    ("command", "ending", "text", "missing"),
+    [
+        ("translate -m demo", "csv", "n,satz\n1,Ja.\n", "text"),
+        ("translate -m demo --column wort", "csv", "n,satz\n1,Ja.\n", "wort"),
+        ("translate -m demo --column 3", "tsv", "1\tJa.\n", "3"),
+        ("generate -m demo --chat", "csv", "prompt\nJa.\n", "messages"),
+        ("embed -m demo", "csv", "n,satz\n1,Ja.\n", "text"),
+        ("score -m demo", "csv", "de,en\nJa.,Yes.\n", "target"),
+        ("score -m demo --source-column de", "csv", "source,target\nJa.,Yes.\n", "de"),
+    ],
+)
+def test_a_column_that_a_table_lacks_is_named_at_once(
+    program: Program, command: str, ending: str, text: str, missing: str
+) -> None:
+    Path(f"in.{ending}").write_text(text)
+    words = (*command.split(), "-i", f"in.{ending}", "-o", "out.jsonl", "--json")
+    done = program(*words, "--shard-lines", "9")
+    assert done.status == 2, done.err
+    assert f"in.{ending} has no column '{missing}': it has " in done.err
+    assert not Path("out.jsonl.job").exists()
+
+
 def test_a_fault_of_the_device_is_no_rows() -> None:
     """Before any row has been answered nobody knows, so the worker ends."""
 
