@@ -14,7 +14,7 @@ from contextlib import closing
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
 from decoding.cli.corpus.arguments import add_job_arguments
 from decoding.cli.ranks.arguments import add_tensor_parallel_argument
-from decoding.cli.reading import add_reading_arguments, open_input, read_template
+from decoding.cli.reading import Input, add_reading_arguments, open_input, read_template
 from decoding.cli.records import Record, kept
 from decoding.cli.report import Report
 from decoding.cli.results import Layout, add_result_arguments, write_results
@@ -112,13 +112,15 @@ def given_prompts(prompts: Iterable[str], key: str) -> list[Record]:
     ]
 
 
-def unescaped(lists: Iterable[list[Record]], args: argparse.Namespace) -> Iterator[list[Record]]:
+def unescaped(lists: Input, args: argparse.Namespace) -> Iterator[list[Record]]:
     """The records, with what the signs of plain lines and columns stand for."""
     as_given = args.raw or args.input_format == "json"
+    key = str(int(lists.field)) if args.input_format == "tsv" else lists.key
     for records in lists:
-        yield records if as_given else list(map(without_signs, records))
+        yield records if as_given else [without_signs(record, key) for record in records]
 
 
-def without_signs(record: Record) -> Record:
+def without_signs(record: Record, key: str) -> Record:
+    """key: of the text among the fields."""
     text = read_back(record.text)
-    return record._replace(text=text, fields=dict.fromkeys(record.fields, text))
+    return record._replace(text=text, fields={**record.fields, key: text})

@@ -194,7 +194,7 @@ class Input:
         if self._format == "json":
             return json_record(text, self.field, where, self._kinds)
         if self._format == "tsv":
-            return tsv_record(text, int(self.field), self.key, where)
+            return tsv_record(text, int(self.field), where)
         return Record(where, text, [text], {self.key: text})
 
     def _decoded(self, line: bytes, where: str) -> str:

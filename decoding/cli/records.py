@@ -19,8 +19,8 @@ class Record(NamedTuple):
     """A line of the input.
 
     where: its file and number. text: what the command reads: a str, but for JSON's messages.
-    columns: of a TSV line. fields: of a JSON line. Each form is there for each input, since the
-    output may have another.
+    columns: of a TSV line. fields: of a JSON line, of TSV the columns by their numbers. Each form
+    is there for each input, since the output may have another.
     """
 
     where: str
@@ -29,14 +29,14 @@ class Record(NamedTuple):
     fields: dict[str, Any]
 
 
-def tsv_record(line: str, column: int, key: str, where: str) -> Record:
+def tsv_record(line: str, column: int, where: str) -> Record:
     columns = line.split("\t")
     if not line:  # stays empty
         columns = [""] * column
     if len(columns) < column:
         raise ValueError(f"{where} has {len(columns)} columns, and column {column} is asked for")
-    text = columns[column - 1]
-    return Record(where, text, columns, {key: text})
+    fields = {str(number): cell for number, cell in enumerate(columns, 1)}
+    return Record(where, columns[column - 1], columns, fields)
 
 
 def json_record(line: str, key: str, where: str, kinds: tuple[type, ...]) -> Record:

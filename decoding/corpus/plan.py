@@ -158,6 +158,8 @@ def layout_of(task: RowTask, sources: Sequence[Source], encoding: str, errors: s
     if kind == "parquet" and any(not schema(s.path).equals(schema(first)) for s in sources[1:]):
         raise ValueError(f"columns of the inputs have other types than those of {first}")
     check_columns(task, kind, found[first], first, header)
+    names = next(iter(texts_of(task)), ())
+    key = next((name for name in names if name in found[first]), key)
     signs = task.signs and kind == "tsv"
     return Layout(kind, found[first], header and kind != "parquet", key, encoding, errors, signs)
 
@@ -171,9 +173,7 @@ def numbered(task: RowTask, kind: str) -> bool:
 def check_columns(
     task: RowTask, kind: str, columns: tuple[str, ...], path: str, header: bool
 ) -> None:
-    column = getattr(task, "column", None)
-    texts = getattr(task, "texts", [] if column is None else [(column,)])
-    for names in texts if columns else []:
+    for names in texts_of(task) if columns else []:
         if not any(name in columns for name in names):
             raise ValueError(f"{path} has no column {names[0]!r}: it has {listed(columns)}")
     both = [name for name in task.answers if name in columns]
@@ -181,6 +181,13 @@ def check_columns(
         raise ValueError(
             f"{path} has a column {both[0]!r} already, which the answers would have: rename it"
         )
+
+
+def texts_of(task: RowTask) -> list[tuple[str, ...]]:
+    """Of each text that a row must have the columns where it may be, as far as the task says so."""
+    column = getattr(task, "column", None)
+    texts: list[tuple[str, ...]] = getattr(task, "texts", [] if column is None else [(column,)])
+    return texts
 
 
 def listed(names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,9 @@ def check_names(row: Row, output: Output) -> None:
 
 
 def readable(row: Row, layout: Layout) -> dict[str, Any]:
-    """The fields of a row, with what the signs in cells of TSV stand for."""
-    if layout.kind == "tsv" and layout.signs:
-        return {name: read_back(cell) for name, cell in row.fields.items()}
+    """The fields of a row, with what the signs in its text stand for."""
+    if layout.signs and layout.key in row.fields:
+        return {**row.fields, layout.key: read_back(row.fields[layout.key])}
     return row.fields
 
 
@@ -105,7 +105,10 @@ def written(
     failed = path.with_suffix(".errors.tmp")
     given = [None if isinstance(answer, Failed) else answer for answer in answers]
     is_first = shard.starts and (shard.source == 0 or setup.output.apart)
-    write(str(path), setup.output, rows, given, shard.records, is_first)
+    carried = rows
+    if setup.output.type.kind != "tsv":  # which needs the signs
+        carried = [replace(row, fields=readable(row, setup.layout)) for row in rows]
+    write(str(path), setup.output, carried, given, shard.records, is_first)
     errors, errors_checksum = sum(answer is None for answer in given), ""
     if errors:
         write_errors(failed, setup, shard, rows, answers)

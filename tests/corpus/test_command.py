@@ -118,6 +118,31 @@ def test_score(program: Program) -> None:
     same(program, "score", "-m", STORIES)
 
 
+def test_columns_of_tsv_become_json(program: Program) -> None:
+    """All of them, by their numbers; signs are read back in the text alone."""
+    Path("in.txt").write_text("C:\\new\tJa.\n2\tDas ist\\nein Haus.\n")
+    options = ("--input-format", "tsv", "--column", "2", "--json")
+    found = same(program, "translate", "-m", DEMO, *options).splitlines()
+    assert json.loads(found[0])["1"] == "C:\\new" and json.loads(found[0])["2"] == "Ja."
+    Path("out.in.txt.job").rename("before")
+    found = same(program, "generate", "-m", STORIES, *options, "--max-new-tokens", "3").splitlines()
+    assert json.loads(found[0])["1"] == "C:\\new"
+    assert json.loads(found[1])["2"] == "Das ist\nein Haus."
+
+
+def test_signs_are_carried_through(program: Program) -> None:
+    """To TSV as they were; CSV and JSON need none."""
+    Path("in.txt").write_text("Once\\nupon\n")
+    words = ("generate", "-m", STORIES, "--max-new-tokens", "3", "-i", "in.txt", "--workers", "1")
+    for name, expected in {
+        "out.tsv": "prompt\tcompletion\nOnce\\nupon\t",
+        "out.csv": 'prompt,completion\n"Once\nupon",',
+        "out.jsonl": '{"prompt": "Once\\nupon", ',
+    }.items():
+        assert program(*words, "-o", name).status == 0
+        assert Path(name).read_text().startswith(expected)
+
+
 def test_a_command_is_a_job_where_it_is_asked_for_one(program: Program) -> None:
     Path("in.txt").write_text("Ja.\n")
     Path("folder").mkdir()

@@ -37,8 +37,9 @@ class Layout:
     """How the rows of all inputs are read.
 
     columns: of a table; of plain lines the one that they are; None for JSON lines. header: whether
-    a file begins with the names. key: where JSON lines that are no objects have their value.
-    encoding, errors: of text, "strict", "replace" or "skip". signs: newlines of texts are signs.
+    a file begins with the names. key: the column of the text, where JSON lines that are no objects
+    have their value. encoding, errors: of text, "strict", "replace" or "skip". signs: newlines of
+    the text are signs.
     """
 
     kind: str

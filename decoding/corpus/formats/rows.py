@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from decoding.common.signs import read_back
 from decoding.corpus.formats import parquet
 from decoding.corpus.formats.blocks import cells_of
 from decoding.corpus.formats.layout import Layout
@@ -71,7 +70,7 @@ def decoded(record: bytes, layout: Layout) -> str:
 
 def fields_of(text: str, layout: Layout) -> dict[str, Any]:
     if layout.kind == "lines":
-        return {layout.key: read_back(text) if layout.signs else text}
+        return {layout.key: text}
     if layout.kind == "json":
         return json_fields(text, layout.key)
     return table_fields(text, layout.kind, layout.columns or ())
