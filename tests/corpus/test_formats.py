@@ -248,6 +248,8 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"] * 77}), tmp_path / "count.parquet")
     count = (tmp_path / "count.parquet").read_bytes()
     (tmp_path / "count.parquet").write_bytes(count.replace(b"\x16\x9a\x01", b"\x16\x98\x01", 1))
+    names = ["text", "x", "x"]
+    pq.write_table(pa.Table.from_arrays([["a"]] * 3, names), tmp_path / "twice.parquet")
     os.mkfifo(tmp_path / "pipe.txt")
     write(tmp_path / "open.csv", 'text\n"a\nb\n')
     write(tmp_path / "twice.csv", "text,text\n")
@@ -261,6 +263,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         "pipe.txt": "pipe.txt is no file",
         "open.csv": "line 2: a quote is opened here and never closed",
         "twice.csv": "two columns named 'text'",
+        "twice.parquet": "two columns named 'x'",
         "taken.csv": "has a column 'capitals' already",
     }
     for name, message in messages.items():

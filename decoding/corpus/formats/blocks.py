@@ -81,21 +81,27 @@ def csv_rows(lines: Iterable[bytes], path: str) -> Iterator[bytes]:
 def columns_of(path: str, type_: FileType, encoding: str, header: bool) -> tuple[str, ...]:
     """The names of a table's columns: its header's, or the numbers of the first row's cells."""
     if type_.kind == "parquet":
-        return parquet.columns(path)
+        names = parquet.columns(path)
+    else:
+        names = first_row(path, type_, encoding)
+        if not header:
+            return tuple(str(number) for number in range(1, len(names) + 1))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{path} has two columns named {twice[0]!r}")
+    return names
+
+
+def first_row(path: str, type_: FileType, encoding: str) -> tuple[str, ...]:
+    """The cells of a table's first row."""
     with reading(path, type_.compression) as (text, _):
         first = next(cut(text, type_.kind, path, encoding), None)
     if first is None:
         return ()
     try:
-        cells = cells_of(first.decode(encoding), type_.kind)
+        return tuple(cells_of(first.decode(encoding), type_.kind))
     except ValueError as error:
         raise ValueError(f"{path}, line 1: {error}") from None
-    if not header:
-        return tuple(str(number) for number in range(1, len(cells) + 1))
-    twice = sorted({name for name in cells if cells.count(name) > 1})
-    if twice:
-        raise ValueError(f"{path} has two columns named {twice[0]!r}")
-    return tuple(cells)
 
 
 def cells_of(text: str, kind: str) -> list[str]:
