@@ -74,6 +74,10 @@ def test_written_rows_of_csv_are_read(
     assert [cells_of(row.decode(), "csv") for row in rows] == table
 
 
+def test_a_cell_may_be_long() -> None:
+    assert cells_of("1," + 200_000 * "a", "csv") == ["1", 200_000 * "a"]
+
+
 def test_a_quote_that_is_never_closed_is_found_before_the_memory_is_full() -> None:
     lines = chain([b"a\n", b'b,"c\n'], repeat(b"d" * (1 << 20) + b"\n"))
     rows = csv_rows(lines, "in.csv")

@@ -16,6 +16,7 @@ from decoding.corpus.formats.compressed import reading
 from decoding.corpus.formats.layout import FileType, Layout
 
 LONGEST = 1 << 26  # bytes of a CSV row: beyond them a quote was never closed
+csv.field_size_limit(max(LONGEST, csv.field_size_limit()))  # of a cell: 131,072 without it
 # A quoted cell, with the quote that closes it or b"". Only at the start of a cell a quote opens it;
 # elsewhere it is text. A lone \r ends a row for csv.reader, so that a cell starts behind it.
 QUOTED = re.compile(rb'(?:\A|[,\r])"[^"]*(?:""[^"]*)*("?)')
