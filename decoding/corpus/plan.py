@@ -23,7 +23,7 @@ from decoding.corpus.formats.layout import (
 from decoding.corpus.formats.parquet import schema
 from decoding.corpus.formats.writing import Output
 from decoding.corpus.row_task import RowTask
-from decoding.corpus.shards import Source, expanded
+from decoding.corpus.shards import Source, check_name, expanded
 
 IN_HAND = 2  # shards of a worker: while one ends and is written, the next keeps the device busy
 TABLES = ("lines", "tsv", "csv", "parquet")  # whose columns have names before a row is read
@@ -84,6 +84,7 @@ def plan(
     if shard_lines < 1:
         raise ValueError(f"shard_lines must be at least 1, got {shard_lines}")
     names = expanded(inputs)
+    check_name(os.fspath(output))
     types = [file_type(name, input_format) for name in names]
     sources = tuple(
         Source(name, type_, os.path.getsize(name)) for name, type_ in zip(names, types, strict=True)

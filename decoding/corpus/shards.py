@@ -44,7 +44,7 @@ class Shard:
 
 def expanded(names: Sequence[str | os.PathLike[str]]) -> list[str]:
     """The files of names and patterns, those of a pattern in the order of their names. Raises
-    FileNotFoundError, ValueError for no name, for a name twice and for a pipe."""
+    FileNotFoundError, ValueError for no name, for a name twice or not in UTF-8, and for a pipe."""
     found: list[str] = []
     for name in [os.fspath(each) for each in names]:
         some = sorted(glob.glob(name, recursive=True)) if is_pattern(name) else [name]
@@ -54,6 +54,7 @@ def expanded(names: Sequence[str | os.PathLike[str]]) -> list[str]:
     if not found:
         raise ValueError("a job needs files to read: name them with --input")
     for name in found:
+        check_name(name)
         if os.path.exists(name) and not os.path.isfile(name):
             raise ValueError(f"{name} is no file: a job reads its inputs again where it is resumed")
         with open(name, "rb"):  # which says what is wrong with it
@@ -62,6 +63,15 @@ def expanded(names: Sequence[str | os.PathLike[str]]) -> list[str]:
     if twice:
         raise ValueError(f"{twice[0]} is named twice")
     return found
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for a name that the files of a job's folder, which are UTF-8, cannot
+    hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the name of the file {name!r} is not UTF-8: rename it") from None
 
 
 def is_pattern(name: str) -> bool:

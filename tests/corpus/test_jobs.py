@@ -321,6 +321,11 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path: Path) -> None:
         with pytest.raises((ValueError, OSError), match=message):
             Job(Capitals(), inputs, tmp_path / output, **options)
     assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "in.txt"]
+    latin = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    lines(latin, "a")
+    for source, output in ((latin, tmp_path / "out.txt"), (text, tmp_path / f"{latin.name}.out")):
+        with pytest.raises(ValueError, match=r"the file '.*caf\\udce9.txt.*' is not UTF-8"):
+            Job(Capitals(), [source], output)
     with pytest.raises(ValueError, match="a task is one of translate"):
         Task("summarise", "demo")
 
