@@ -145,7 +145,7 @@ def load_directory(directory: Directory) -> Loaded:
         state=found.tensors,
         stored=found.dtype,
         config=config,
-        generation_config=config if generation_config is None else generation_config,
+        generation_config=generation_options(config, generation_config),
         files=directory,
         packed=True,
     )
@@ -173,6 +173,17 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     model_type = config.get("model_type")
     by_type = {family: architecture for architecture, family, _ in FAMILIES}
     return by_type.get(str(model_type), f"of model_type {short(model_type)}")
+
+
+def generation_options(
+    config: dict[str, Any], generation_config: dict[str, Any] | None
+) -> dict[str, Any]:
+    """generation_config.json, or what transformers makes of config.json where there is none."""
+    if generation_config is not None:
+        return generation_config
+    if config.get("force_bos_token_to_be_generated"):  # as the first files of BART say it
+        return {**config, "forced_bos_token_id": config.get("bos_token_id")}
+    return config
 
 
 def convert(
@@ -210,6 +221,6 @@ def convert(
         state=Weights(canonical),
         stored=named if named in EXACT else checkpoint.dtype,
         config=config,
-        generation_config=config if generation_config is None else generation_config,
+        generation_config=generation_options(config, generation_config),
         files=directory,
     )
