@@ -81,7 +81,6 @@ class BoundModel(TransformersFace):
         self.architecture = loaded.architecture
         self.config = Settings(loaded.config)
         self._generation_config = GenerationSettings(loaded.generation_config)
-        self._own_generation_config = loaded.generation_config is not loaded.config
         self.directory = loaded.directory
         self._files = loaded.files
         self._tokenizer_files = None if tokenizer is None else TokenizerFiles(tokenizer)
@@ -343,7 +342,7 @@ class BoundModel(TransformersFace):
             Path(directory),
             ConvertedWeights(self.any_spec, self.dtype_name, arrays),
             self.config,
-            self.generation_config if self._own_generation_config else self.config,
+            self.generation_config,
             self._files_of_tokenizer,
         )
 

@@ -29,8 +29,7 @@ def save(
         raise ValueError(f"{directory} holds a checkpoint: name another directory to write to")
     with replacing_directory(directory, last=converted.INDEX) as unfinished:
         write_json(unfinished / "config.json", config)
-        if generation_config is not config:  # else there was none
-            write_json(unfinished / "generation_config.json", generation_config)
+        write_json(unfinished / "generation_config.json", generation_config)
         if origin is not None and origin.path.resolve() != directory.resolve():
             for name, path in files_of(origin, config).items():
                 copy(path, unfinished / name)

@@ -72,7 +72,8 @@ class Loaded:
     # The type that the checkpoint holds most of its numbers in; of a quantised one config.json's.
     stored: str
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
-    generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
+    # generation_config.json; without one config.json as it is, whose silence is no default
+    generation_config: dict[str, Any]
     files: Directory | None  # None for a model that was in memory
     packed: bool = False
     whole_spec: ModelSpec | None = None  # of a shard (weights/shards.py): that of all of them
@@ -211,16 +212,16 @@ def convert(
         state = dequantised(state, scheme_of(quantization))
         named = name_of(config.get("dtype") or config.get("torch_dtype"))
     family = import_module(f"decoding.models.families.{families[architecture]}")
-    config = {**family.DEFAULTS, **config}
+    whole = {**family.DEFAULTS, **config}
     checkpoint = Checkpoint(state)
     with np.errstate(all="ignore"):  # what is not finite is found when it is read
-        spec, canonical = family.convert(config, checkpoint)
+        spec, canonical = family.convert(whole, checkpoint)
     return Loaded(
         architecture=architecture,
         spec=spec,
         state=Weights(canonical),
         stored=named if named in EXACT else checkpoint.dtype,
-        config=config,
+        config=whole,
         generation_config=generation_options(config, generation_config),
         files=directory,
     )

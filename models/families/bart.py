@@ -13,8 +13,6 @@ DEFAULTS = {
     "bos_token_id": 0,
     "pad_token_id": 1,
     "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-    "forced_eos_token_id": 2,
 }
 LAYOUT = seq2seq.Layout(pre_norm=False, embed_norm=True, final_norm=False, first_position=2)
 convert = partial(seq2seq.convert, layout=LAYOUT)

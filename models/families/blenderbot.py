@@ -13,9 +13,6 @@ DEFAULTS = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-    "forced_eos_token_id": 2,
-    "encoder_no_repeat_ngram_size": 3,
 }
 LAYOUT = seq2seq.Layout(pre_norm=True, embed_norm=False, final_norm=True)
 convert = partial(seq2seq.convert, layout=LAYOUT)

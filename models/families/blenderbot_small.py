@@ -21,8 +21,6 @@ DEFAULTS = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-    "forced_eos_token_id": 2,
 }
 LAYOUT = seq2seq.Layout(pre_norm=False, embed_norm=True, final_norm=False)
 

@@ -24,7 +24,6 @@ DEFAULTS = {
     "bos_token_id": 0,
     "pad_token_id": 1,
     "eos_token_id": 2,
-    "decoder_start_token_id": 2,
 }
 
 

@@ -24,7 +24,6 @@ DEFAULTS = {
     "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
     "eos_token_id": 0,
-    "forced_eos_token_id": 0,
 }
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from decoding.models.families import bart
 from decoding.models.layouts import seq2seq
 
-# A translation begins with its language, which no default knows.
-DEFAULTS = {name: bart.DEFAULTS[name] for name in bart.DEFAULTS if name != "decoder_start_token_id"}
+DEFAULTS = bart.DEFAULTS
 LAYOUT = seq2seq.Layout(pre_norm=True, embed_norm=True, final_norm=True, first_position=2)
 convert = partial(seq2seq.convert, layout=LAYOUT)

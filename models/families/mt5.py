@@ -7,6 +7,5 @@ from decoding.models.families import t5
 DEFAULTS = t5.DEFAULTS | {
     "feed_forward_proj": "gated-gelu",
     "scale_decoder_outputs": False,
-    "decoder_start_token_id": 0,
 }
 convert = t5.convert

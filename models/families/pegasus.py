@@ -13,8 +13,6 @@ DEFAULTS = {
     "tie_word_embeddings": True,
     "pad_token_id": 0,
     "eos_token_id": 1,
-    "decoder_start_token_id": 0,
-    "forced_eos_token_id": 1,
 }
 LAYOUT = seq2seq.Layout(pre_norm=True, embed_norm=False, final_norm=True, sinusoids=sinusoids)
 convert = partial(seq2seq.convert, layout=LAYOUT)

@@ -141,10 +141,11 @@ def test_what_a_configuration_leaves_out_means_what_it_means_in_transformers(
     decoder = spec_of(loaded).decoder
     assert decoder.activation == "gelu" and decoder.positions == 1024
     assert loaded.architecture == "MarianMTModel"  # from model_type
-    # There is no generation_config.json: its options are those of config.json.
-    assert loaded.generation_config["eos_token_id"] == 0
-    assert loaded.generation_config["forced_eos_token_id"] == 0
-    assert loaded.generation_config["decoder_start_token_id"] == 29
+    assert loaded.config["eos_token_id"] == 0
+    # There is no generation_config.json: options are config.json's, which leaves these out.
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path).generation_config
+    for option in ("eos_token_id", "forced_eos_token_id", "decoder_start_token_id"):
+        assert loaded.generation_config.get(option) == getattr(theirs, option)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ CONFIG: dict[str, Any] = {
     "ffn_multipliers": [0.35, 1.15, 1.9],
     "ffn_dim_divisor": 8,
     "max_context_length": 48,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
 WIDTHS = [16, 40, 64]  # of 11.2, which 8 is too far below, 36.8 and 60.8
 State = dict[str, Tensor]
