@@ -29,13 +29,13 @@ def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
     """The decoder's embedding norm comes before its positions are added, so it is a function of the
-    token alone: the table that the engine is given holds norm(scale * row)."""
+    token alone: the table that the engine is given holds norm(row). scale_embedding is about the
+    encoder's alone."""
     spec, state = seq2seq.convert(config, checkpoint, LAYOUT)
     decoder = spec.decoder
 
     def normed(rows: Array, gain: Array, bias: Array) -> Array:
-        centred = decoder.embed_scale * rows
-        centred -= centred.mean(1, keepdims=True)
+        centred = rows - rows.mean(1, keepdims=True)
         deviation = np.sqrt((centred**2).mean(1, keepdims=True) + decoder.eps)
         found: Array = centred / deviation * gain + bias
         return found

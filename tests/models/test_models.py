@@ -133,6 +133,20 @@ def test_transformer_has_the_logits_of_a_pre_norm_model() -> None:
     assert_close(oracle(loaded)(source, mask, target), expected)
 
 
+@torch.no_grad()
+def test_blenderbot_small_scales_the_embeddings_of_its_encoder_alone() -> None:
+    """The decoder's norm hides a factor but for its epsilon, which counts beside small rows."""
+    config = transformers.BlenderbotSmallConfig(
+        **MARIAN, scale_embedding=True, tie_word_embeddings=False
+    )
+    theirs = scrambled(transformers.BlenderbotSmallForConditionalGeneration(config))
+    theirs.model.decoder.embed_tokens.weight *= 0.01  # the encoder has another
+    source, target = torch.randint(0, 49, (2, 4, 9))
+    mask = padded(4, 9, left=False)
+    expected = theirs(source, attention_mask=mask, decoder_input_ids=target).logits
+    assert_close(oracle(load(theirs))(source, mask, target), expected)
+
+
 class InMemory:
     """The three things that `load` asks of a transformers model."""
 
