@@ -3,9 +3,10 @@ Flan-T5 and MADLAD-400.
 
 The sums that T5's residual connections carry outgrow float16. Here they are 2^-8 of what they are
 there: the tokens' rows are, and each block multiplies by 2^-4 where it makes values or widens, and
-by 2^-4 where it leaves. The RMS norm before each block takes the factor out again, given an epsilon
-that is smaller by its square. Powers of two round nothing (in float16 only what is next to zero),
-so this is the same model in every type, and float16 needs no other type beside it.
+by 2^-4 where it leaves (by both there, behind an activation through which no factor passes). The
+RMS norm before each block takes the factor out again, given an epsilon that is smaller by its
+square. Powers of two round nothing (in float16 only what is next to zero), so this is the same
+model in every type, and float16 needs no other type beside it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import (
+    ACTIVATIONS,
     MOST_HEAD,
     MOST_HEADS,
     activation,
@@ -67,11 +69,13 @@ PARTS = {
 GATED_UP = ["layer.{last}.DenseReluDense.wi_0", "layer.{last}.DenseReluDense.wi_1"]
 NAME = re.compile(r"(?P<side>encoder|decoder)\.(layers\.(?P<layer>\d+)\.)?(?P<part>.+)\.weight")
 
-ACTIVATIONS = {"relu": "relu", "gated-relu": "relu", "gated-gelu": "gelu_tanh"}
-ACTIVATIONS |= {"gated-gelu_new": "gelu_tanh", "gated-silu": "silu"}
+# Of feed_forward_proj; "gated-gelu" was published before "gelu_new" had its name.
+PROJECTIONS = {
+    **ACTIVATIONS,
+    **{f"gated-{name}": ours for name, ours in ACTIVATIONS.items()},
+    "gated-gelu": "gelu_tanh",
+}
 FACTOR = 2.0**-4
-# What is multiplied by it: a block's output is linear in each.
-SMALLER = re.compile(r".+\.(v|o|wi|wi_1|wo)\.weight")
 
 BIAS = "{side}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
 IGNORED = {
@@ -100,7 +104,8 @@ def convert(
         if name not in state:
             sources = stored_names(name, gated=encoder.gated)
             part = (shape[0] // len(sources), *shape[1:])
-            state[name] = joined(*(smaller(checkpoint, source, part) for source in sources))
+            parts = [smaller(checkpoint, source, part, encoder) for source in sources]
+            state[name] = joined(*parts)
     if scales_output(config):
         state["decoder.norm.weight"] = computed(
             (decoder.hidden,),
@@ -115,6 +120,7 @@ def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
     if config.get(layers_option) is None:
         layers_option = "num_layers"  # as many as the encoder has
     layers = layer_count(config, layers_option)
+    function, gated = feed_forward(config)
     return StackSpec(
         layers=layers,
         hidden=size(config, "d_model"),
@@ -123,7 +129,7 @@ def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
         ffn=size(config, "d_ff"),
         vocab=size(config, "vocab_size"),
         positions=POSITIONS,
-        activation=activation(config, "feed_forward_proj", ACTIVATIONS),
+        activation=function,
         embed_scale=FACTOR**2,
         embed_norm=False,
         pre_norm=True,
@@ -132,10 +138,22 @@ def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
         attention_scale=(1.0,) * layers,
         position_table=False,
         rms=True,
-        gated=config["feed_forward_proj"].startswith("gated-"),
+        gated=gated,
         position_bias="relative",
         reach=integer(config, "relative_attention_max_distance", 1, MOST_DISTANCE),
     )
+
+
+def feed_forward(config: Mapping[str, Any]) -> tuple[str, bool]:
+    """The activation, and whether it is of a gate. transformers writes both beside
+    feed_forward_proj, which they are made of, and believes them more."""
+    function = activation(config, "feed_forward_proj", PROJECTIONS)
+    gated = config["feed_forward_proj"].startswith("gated-")
+    if config.get("dense_act_fn") is not None:
+        function = activation(config, "dense_act_fn")
+    if config.get("is_gated_act") is not None:
+        gated = flag(config, "is_gated_act")
+    return function, gated
 
 
 def position_bias(
@@ -170,16 +188,26 @@ def stored_names(name: str, *, gated: bool) -> list[str]:
     return [f"{match['side']}.{layer}{part.format(last=last)}.weight" for part in parts]
 
 
-def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> LazyTensor:
-    weight = checkpoint.take(source, *shape)
-    return scaled(weight) if SMALLER.fullmatch(source) else weight
+def smaller(
+    checkpoint: Checkpoint, source: str, shape: tuple[int, ...], stack: StackSpec
+) -> LazyTensor:
+    weight, factor = checkpoint.take(source, *shape), factor_of(source.split(".")[-2], stack)
+    return weight if factor == 1 else scaled(weight, factor)
 
 
-def scaled(weight: LazyTensor) -> LazyTensor:
-    found = computed(weight.shape, lambda w: w * FACTOR, weight)
+def factor_of(matrix: str, stack: StackSpec) -> float:
+    """What a matrix is multiplied by, by its stored name: FACTOR where a block's output is linear
+    in it."""
+    if matrix in ("wi", "wo") and not stack.gated and stack.activation != "relu":
+        return 1.0 if matrix == "wi" else FACTOR**2
+    return FACTOR if matrix in ("v", "o", "wi", "wi_1", "wo") else 1.0
+
+
+def scaled(weight: LazyTensor, factor: float) -> LazyTensor:
+    found = computed(weight.shape, lambda w: w * factor, weight)
     kept = weight.quantised
     if kept is not None:
-        found = replace(found, quantised=replace(kept, scale=scaled(kept.scale)))
+        found = replace(found, quantised=replace(kept, scale=scaled(kept.scale, factor)))
     return found
 
 

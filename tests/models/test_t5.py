@@ -68,7 +68,8 @@ def test_files_of_before_transformers_5(theirs: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"feed_forward_proj": "gelu"}, "feed_forward_proj='gelu' is not supported, only relu, "),
+        ({"feed_forward_proj": "mish"}, "feed_forward_proj='mish' is not supported, only relu, "),
+        ({"dense_act_fn": "mish"}, "dense_act_fn='mish' is not supported, only relu, "),
         ({"relative_attention_num_buckets": 3}, "=3 and relative_attention_max_distance=7 leave"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder=False is not supported"),
     ],
