@@ -44,7 +44,8 @@ def convert(
 ) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an unsupported option or tensor."""
     rotary_dim = integer(config, "rotary_dim", 1, MOST_HEAD)
-    decoder = gpt2.decoder_spec({**config, "scale_attn_weights": True})
+    fixed = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+    decoder = gpt2.decoder_spec({**config, **fixed})  # which are options of GPT-2 alone
     decoder = replace(
         decoder,
         position_table=False,
