@@ -31,5 +31,7 @@ def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
     positions = partial(fairseq_sinusoids, first=integer(config, "pad_token_id", 0) + 1)
-    layout = seq2seq.Layout(pre_norm=True, embed_norm=False, final_norm=True, sinusoids=positions)
+    layout = seq2seq.Layout(
+        pre_norm=True, embed_norm=False, final_norm=True, sinusoids=positions, computed=True
+    )
     return seq2seq.convert(config, checkpoint, layout)

@@ -41,6 +41,8 @@ SHARED = "shared.weight"
 ENCODER = "encoder.embed_tokens.weight"
 DECODER = "decoder.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
+OUTPUT_BIAS = "final_logits_bias"
+POSITIONS = "model.{}.embed_positions.weight"
 
 # Tensors of old files that are no weights: versions, and computed positions.
 IGNORED = re.compile(r"model\.(en|de)coder\.(version|embed_positions\.(weights|_float_tensor))")
@@ -52,7 +54,8 @@ class Layout:
 
     first_position: row of the stored position table that is position 0. sinusoids: (positions,
     hidden) -> the table [positions, hidden] where a file holds none; None: it must. shared: encoder
-    and decoder have one token table. target_vocab: the decoder's, where it has its own.
+    and decoder have one token table. target_vocab: the decoder's, where it has its own. computed:
+    sinusoids count and no bias of the logits, whatever a file holds.
     """
 
     pre_norm: bool
@@ -62,6 +65,7 @@ class Layout:
     sinusoids: Callable[[int, int], Array] | None = None
     shared: bool = True
     target_vocab: int | None = None
+    computed: bool = False
 
 
 def convert(
@@ -86,15 +90,14 @@ def convert(
             sources = stored_names(name)
             part = (shape[0] // len(sources), *shape[1:])
             state[name] = joined(*(checkpoint.take(source, *part) for source in sources))
-    if "final_logits_bias" in checkpoint:
-        bias = checkpoint.take("final_logits_bias", 1, decoder.vocab).read()[0]
+    if OUTPUT_BIAS in checkpoint and not layout.computed:
+        bias = checkpoint.take(OUTPUT_BIAS, 1, decoder.vocab).read()[0]
         if bias.any():
             state["output.bias"] = bias
-    checkpoint.finish(
-        lambda name: (
-            (layout.shared and name == BASE + SHARED) or IGNORED.fullmatch(name) is not None
-        )
-    )
+    unread = {BASE + SHARED} if layout.shared else set()
+    if layout.computed:
+        unread |= {OUTPUT_BIAS, POSITIONS.format("encoder"), POSITIONS.format("decoder")}
+    checkpoint.finish(lambda name: name in unread or IGNORED.fullmatch(name) is not None)
     return spec, state
 
 
@@ -130,10 +133,9 @@ def stored_names(name: str) -> list[str]:
 def position_table(
     checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout, made: list[Array]
 ) -> Weight:
-    """[positions, H]; a table that the file holds is used, computed or not. made: the one
-    that was computed, if any was."""
-    stored, first = f"model.{side}.embed_positions.weight", layout.first_position
-    if stored not in checkpoint and layout.sinusoids is not None:
+    """[positions, H]. made: the table that was computed, if any was."""
+    stored, first = POSITIONS.format(side), layout.first_position
+    if layout.sinusoids is not None and (layout.computed or stored not in checkpoint):
         if not made:
             checkpoint.check_computed("max_position_embeddings", spec.positions, spec.hidden)
             made.append(layout.sinusoids(spec.positions, spec.hidden))

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.models.published.directories import assert_same_tokens, write
+from tests.support.checkpoints import State
 from tests.support.families import FAMILIES
 
 
@@ -16,3 +18,15 @@ from tests.support.families import FAMILIES
 )
 def test_gptj_has_no_options_of_gpt2s_attention(option: dict[str, Any], tmp_path: Path) -> None:
     assert_same_tokens(write(tmp_path, FAMILIES["gptj"].model(), **option))
+
+
+@pytest.mark.parametrize("rows", [48, 50, 1026])
+def test_m2m_100_computes_its_positions_and_has_no_bias(rows: int, tmp_path: Path) -> None:
+    def with_tensors(state: State) -> State:
+        generator = torch.Generator().manual_seed(0)
+        for side in ("encoder", "decoder"):
+            table = torch.randn(rows, 32, generator=generator)
+            state[f"model.{side}.embed_positions.weight"] = table
+        return {**state, "final_logits_bias": torch.randn(1, 60, generator=generator)}
+
+    assert_same_tokens(write(tmp_path, FAMILIES["m2m-100"].model(), with_tensors))
