@@ -16,7 +16,7 @@ from decoding.generation.batching import source_batch, split
 from decoding.models.files import Directory, ModelFileError, clipped, read_json, read_object, short
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
-from decoding.text.tokenizers.files import read_optional
+from decoding.text.tokenizers.files import SENTENCE_PROMPTS, SENTENCE_SETTINGS, read_optional
 
 NEEDS = (
     "it says how sentence embeddings are made of hidden states; without it, encode() gives those"
@@ -27,12 +27,14 @@ MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 @dataclass(frozen=True)
 class Pooling:
     """mode: "mean" of a text's hidden states, or "cls", the first. normalise: to length 1. tokens:
-    the most of a text; None: the model's positions. lower: texts are lower-cased first."""
+    the most of a text; None: the model's positions. lower: texts are lower-cased first. prompt:
+    what every text begins with."""
 
     mode: str
     normalise: bool
     tokens: int | None
     lower: bool
+    prompt: str = ""
 
     def __call__(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Pools hidden states. states: [tokens, H], text b's are states[offsets[b] : offsets[b +
@@ -56,19 +58,43 @@ def read_pooling(directory: Directory) -> Pooling:
             f"{path} lists {short(list(kinds))}: supported are Transformer, in the directory "
             "itself, Pooling and Normalize"
         )
-    settings, tokenizer = (
-        read_optional(directory, name)
-        for name in ("sentence_bert_config.json", "tokenizer_config.json")
-    )
+    found = (read_optional(directory, name) for name in SENTENCE_SETTINGS)
+    settings = next(filter(None, found), {})
+    tokenizer = read_optional(directory, "tokenizer_config.json")
     tokens = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
         raise ModelFileError(f"{directory.path}: max_seq_length is {short(tokens)}, no length")
+    pooling = directory.required(f"{kinds['Pooling']}/config.json", NEEDS)
+    prompt = read_prompt(directory)
+    if prompt and read_object(pooling).get("include_prompt") is False:
+        raise ModelFileError(
+            f"{pooling} leaves the prompt {short(prompt)} out of the pooling: include_prompt=false "
+            "is not supported beside a default prompt"
+        )
     return Pooling(
-        mode=read_mode(directory.required(f"{kinds['Pooling']}/config.json", NEEDS)),
+        mode=read_mode(pooling),
         normalise="Normalize" in kinds,
         tokens=tokens,
         lower=bool(settings.get("do_lower_case")),
+        prompt=prompt,
     )
+
+
+def read_prompt(directory: Directory) -> str:
+    """The prompt that sentence-transformers puts before every text; mostly there is none."""
+    path, settings = directory.path / SENTENCE_PROMPTS, read_optional(directory, SENTENCE_PROMPTS)
+    name, given = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    if name is None:
+        return ""
+    if not isinstance(given, dict):
+        raise ModelFileError(f"{path}: prompts must be texts by name, got {short(given)}")
+    prompts = {"query": "", "document": "", **given}  # there the two are always set
+    prompt = prompts.get(name) if isinstance(name, str) else None
+    if not isinstance(prompt, str):
+        raise ModelFileError(
+            f"{path}: default_prompt_name={short(name)} is none of the prompts, {short(prompts)}"
+        )
+    return prompt
 
 
 def modules(path: Path, listed: Any) -> dict[str, str]:
@@ -113,7 +139,9 @@ class Embedder:
     ) -> list[list[int]]:
         """The ids of each text. name: of the text at an index. Raises ValueError for one that is
         too long, where `truncate` does not allow to shorten it."""
-        given = [text.lower() if self._pooling.lower else text for text in texts]
+        given = [self._pooling.prompt + text for text in texts]
+        if self._pooling.lower:
+            given = [text.lower() for text in given]
         rows, most = self._tokenizer.encode_batch(given).lists(), self._most
         longest = max(range(len(rows)), key=lambda i: len(rows[i]), default=0)
         if rows and len(rows[longest]) > most and not truncate:

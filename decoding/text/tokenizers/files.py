@@ -21,6 +21,11 @@ from decoding.models.files import (
 )
 from decoding.models.files.directory import is_there
 
+# Settings of sentence-transformers, of which the first one counts: its first versions named them
+# by the kind of model.
+KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+SENTENCE_SETTINGS = tuple(f"sentence_{kind}_config.json" for kind in KINDS)
+SENTENCE_PROMPTS = "config_sentence_transformers.json"
 # Tokenizer files of a directory; the families read some of them, transformers the rest.
 FILES = (
     "source.spm",
@@ -41,8 +46,9 @@ FILES = (
     "bpecodes",
     "code",
     "modules.json",  # of sentence-transformers, and what it names
-    "sentence_bert_config.json",
     "1_Pooling/config.json",
+    *SENTENCE_SETTINGS,
+    SENTENCE_PROMPTS,
 )
 # Options of other toolkits that name such a file.
 NAMED = (
