@@ -162,18 +162,23 @@ def check_token_ids(name: str, content: Mapping[str, Any]) -> None:
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """The first of "architectures", or what "model_type" stands for where there are none."""
+    """The first of "architectures". Where there are none, or it is of another family than
+    "model_type", what that stands for: transformers' Auto classes go by it."""
     architectures = config.get("architectures") or []
     named = isinstance(architectures, list) and all(isinstance(n, str) for n in architectures)
     if not named:
         raise ModelFileError(
             f"config.json: architectures must be a list of names, got {short(architectures)}"
         )
-    if architectures:
-        return str(architectures[0])
     model_type = config.get("model_type")
-    by_type = {family: architecture for architecture, family, _ in FAMILIES}
-    return by_type.get(str(model_type), f"of model_type {short(model_type)}")
+    of_type = {kind: architecture for architecture, kind, _ in FAMILIES}.get(str(model_type))
+    if not architectures:
+        return of_type or f"of model_type {short(model_type)}"
+    name = str(architectures[0])
+    file_of = {architecture: file for architecture, _, file in FAMILIES}
+    if of_type is not None and name in file_of and file_of[of_type] != file_of[name]:
+        return of_type
+    return name
 
 
 def generation_options(

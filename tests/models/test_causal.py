@@ -130,7 +130,7 @@ def test_blooms_other_names(tmp_path: Path) -> None:
             r"set sliding_window to a whole number .*, got 0",
         ),
         ("qwen2", {"use_sliding_window": True, "layer_types": ["full_attention"]}, "must be 2 of"),
-        ("qwen3", {"architectures": ["LlamaForCausalLM"]}, "unexpected tensors.*q_norm"),
+        ("qwen3", {"model_type": "llama"}, "unexpected tensors.*q_norm"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
         ("gemma2", {"final_logit_softcapping": -1.0}, "set final_logit_softcapping to a number"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm=True is not supported"),

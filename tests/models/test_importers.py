@@ -185,7 +185,7 @@ def test_packed_weights_are_copies() -> None:
 @pytest.mark.parametrize(
     ("family", "config", "message"),
     [
-        ("marian", {"architectures": ["BartModel"]}, "architecture 'BartModel' is not supported"),
+        ("marian", {"architectures": ["MBartModel"]}, "architecture 'MBartModel' is not supported"),
         ("marian", {"architectures": None, "model_type": "electra"}, "model_type 'electra'"),
         ("marian", {"activation_function": "mish"}, "activation_function='mish'"),
         ("marian", {"static_position_embeddings": False}, "static_position_embeddings=False"),
@@ -212,9 +212,9 @@ def test_packed_weights_are_copies() -> None:
         ("bart", {"is_decoder": True}, "is_decoder=True"),
         ("bart", {"max_position_embeddings": 13}, r"embed_positions.weight.*\[15, 16\], got \[14"),
         ("bart", {"scale_embedding": 2}, "scale_embedding to true or false, got 2"),
-        ("bart", {"architectures": ["MBartForConditionalGeneration"]}, "encoder.layer_norm.weight"),
-        ("bart", {"architectures": ["PegasusForConditionalGeneration"]}, r"weight.*\[12, 16\]"),
-        ("bart", {"architectures": ["M2M100ForConditionalGeneration"], "pad_token_id": -1},
+        ("bart", {"model_type": "mbart"}, "encoder.layer_norm.weight"),
+        ("bart", {"model_type": "pegasus"}, r"weight.*\[12, 16\]"),
+        ("bart", {"model_type": "m2m_100", "pad_token_id": -1},
          r"pad_token_id to a whole number .*, got -1"),
         ("opt", {"word_embed_proj_dim": 9}, r"embed_tokens.weight.*\[30, 9\], got \[30, 8\]"),
         ("opt", {"word_embed_proj_dim": 16}, r"embed_tokens.weight.*\[30, 16\], got \[30, 8\]"),

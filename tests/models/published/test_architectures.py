@@ -1,0 +1,56 @@
+"""Which family a config.json is of, where its keys disagree or name other classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import decoding
+from decoding.models import load
+from tests.models.published.directories import assert_same_tokens, write
+from tests.support.families import FAMILIES, encoder
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("mistral", "LlamaForCausalLM"),
+        ("qwen2", "LlamaForCausalLM"),
+        ("gemma", "LlamaForCausalLM"),
+        ("bart", "MarianMTModel"),
+        ("mbart", "BartForConditionalGeneration"),
+        ("m2m-100", "PegasusForConditionalGeneration"),
+        ("blenderbot-small", "BlenderbotForConditionalGeneration"),
+        ("t5", "MT5ForConditionalGeneration"),
+        ("mt5", "T5ForConditionalGeneration"),
+    ],
+)
+def test_model_type_decides_the_family(name: str, architecture: str, tmp_path: Path) -> None:
+    assert_same_tokens(write(tmp_path, FAMILIES[name].model(), architectures=[architecture]))
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("roberta", "BertModel"), ("bert", "RobertaModel"), ("roberta", "XLMRobertaModel")],
+)
+@torch.no_grad()
+def test_model_type_decides_the_family_of_an_encoder(
+    name: str, architecture: str, tmp_path: Path
+) -> None:
+    write(tmp_path, encoder(name), architectures=[architecture])
+    ids = torch.randint(4, 60, (3, 9), generator=torch.Generator().manual_seed(1))
+    expected = transformers.AutoModel.from_pretrained(tmp_path)(ids).last_hidden_state
+    found = decoding.load(tmp_path, "cpu", dtype="float32", threads=1).encode(ids)
+    torch.testing.assert_close(found.last_hidden_state, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_architecture_decides_within_a_family_and_alone(tmp_path: Path) -> None:
+    heads = write(tmp_path / "heads", encoder("bert-masked"))
+    assert load(heads).architecture == "BertForMaskedLM"
+    alone = write(tmp_path / "alone", FAMILIES["umt5"].model(), model_type=None)
+    assert load(alone).architecture == "UMT5ForConditionalGeneration"
+    unknown = write(tmp_path / "unknown", FAMILIES["llama"].model(), model_type="unheard-of")
+    assert load(unknown).architecture == "LlamaForCausalLM"
