@@ -55,6 +55,12 @@ FAMILIES = (
     ("XLMRobertaForMaskedLM", "xlm-roberta", "roberta"),
     ("XLMRobertaModel", "xlm-roberta", "roberta"),
 )
+# Classes that published files name, and what transformers reads them as to generate: BART without
+# its output, which is tied, and T5 by its first name.
+PUBLISHED_AS = {
+    "BartModel": "BartForConditionalGeneration",
+    "T5WithLMHeadModel": "T5ForConditionalGeneration",
+}
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,8 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     of_type = {kind: architecture for architecture, kind, _ in FAMILIES}.get(str(model_type))
     if not architectures:
         return of_type or f"of model_type {short(model_type)}"
-    name = str(architectures[0])
+    first = str(architectures[0])
+    name = PUBLISHED_AS.get(first, first)
     file_of = {architecture: file for architecture, _, file in FAMILIES}
     if of_type is not None and name in file_of and file_of[of_type] != file_of[name]:
         return of_type

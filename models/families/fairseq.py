@@ -76,7 +76,7 @@ def convert(
         if ".convolution." in name:
             state[name] = convolution_weight(config, checkpoint, name, shape)
         elif name not in state:
-            sources = [source.removeprefix("model.") for source in stored_names(name)]
+            sources = stored_names(name)
             part = (shape[0] // len(sources), *shape[1:])
             state[name] = joined(*(checkpoint.take(source, *part) for source in sources))
     checkpoint.finish(lambda name: IGNORED.fullmatch(name) is not None)

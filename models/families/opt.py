@@ -55,7 +55,7 @@ def convert(
         if is_left_out(config, name):
             state[name] = np.full(shape, name.endswith("weight"), np.float32)
             continue
-        sources = [stored.removeprefix("model.") for stored in seq2seq.stored_names(name)]
+        sources = seq2seq.stored_names(name)
         if name.startswith(STACK_NORM):
             sources = [f"decoder.final_layer_norm.{name.removeprefix(STACK_NORM)}"]
         part = (shape[0] // len(sources), *shape[1:])

@@ -36,16 +36,16 @@ NAME = re.compile(
     r"(?P<stack>(encoder|decoder)\.(layers\.\d+\.)?)(?P<part>.+)\.(?P<kind>weight|bias)"
 )
 
-BASE = "model."  # the prefix of all names but the output's
+BASE = "model."  # the prefix of all names but the output's; files of the model alone lack it
 SHARED = "shared.weight"
 ENCODER = "encoder.embed_tokens.weight"
 DECODER = "decoder.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 OUTPUT_BIAS = "final_logits_bias"
-POSITIONS = "model.{}.embed_positions.weight"
+POSITIONS = "{}.embed_positions.weight"
 
 # Tensors of old files that are no weights: versions, and computed positions.
-IGNORED = re.compile(r"model\.(en|de)coder\.(version|embed_positions\.(weights|_float_tensor))")
+IGNORED = re.compile(r"(model\.)?(en|de)coder\.(version|embed_positions\.(weights|_float_tensor))")
 
 
 @dataclass(frozen=True)
@@ -81,22 +81,24 @@ def convert(
 
     expected = shapes(spec)
     tied = flag(config, "tie_word_embeddings")
-    state = tables(checkpoint, expected, shared=layout.shared, tied=tied)
+    base = "" if "encoder.layers.0.fc1.weight" in checkpoint else BASE
+    state = tables(checkpoint, expected, shared=layout.shared, tied=tied, base=base)
     made: list[Array] = []  # sinusoids, which both sides share
     for side in ("encoder", "decoder"):
-        state[f"{side}.embed.positions"] = position_table(checkpoint, side, decoder, layout, made)
+        stored = base + POSITIONS.format(side)
+        state[f"{side}.embed.positions"] = position_table(checkpoint, stored, decoder, layout, made)
     for name, shape in expected.items():
         if name not in state:
-            sources = stored_names(name)
+            sources = [base + source for source in stored_names(name)]
             part = (shape[0] // len(sources), *shape[1:])
             state[name] = joined(*(checkpoint.take(source, *part) for source in sources))
     if OUTPUT_BIAS in checkpoint and not layout.computed:
         bias = checkpoint.take(OUTPUT_BIAS, 1, decoder.vocab).read()[0]
         if bias.any():
             state["output.bias"] = bias
-    unread = {BASE + SHARED} if layout.shared else set()
+    unread = {base + SHARED} if layout.shared else set()
     if layout.computed:
-        unread |= {OUTPUT_BIAS, POSITIONS.format("encoder"), POSITIONS.format("decoder")}
+        unread |= {OUTPUT_BIAS, *(base + POSITIONS.format(side) for side in ("encoder", "decoder"))}
     checkpoint.finish(lambda name: name in unread or IGNORED.fullmatch(name) is not None)
     return spec, state
 
@@ -123,18 +125,19 @@ def stack_spec(config: Mapping[str, Any], side: str, vocab: int, layout: Layout)
 
 
 def stored_names(name: str) -> list[str]:
-    """The stored names of a canonical weight of a layer or of a stack's norm, in parts."""
+    """The stored names of a canonical weight of a layer or of a stack's norm, in parts, without
+    their base."""
     match = NAME.fullmatch(name)
     assert match is not None, name
     stack, kind = match["stack"], match["kind"]
-    return [f"model.{stack}{part}.{kind}" for part in PARTS[match["part"]]]
+    return [f"{stack}{part}.{kind}" for part in PARTS[match["part"]]]
 
 
 def position_table(
-    checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout, made: list[Array]
+    checkpoint: Checkpoint, stored: str, spec: StackSpec, layout: Layout, made: list[Array]
 ) -> Weight:
-    """[positions, H]. made: the table that was computed, if any was."""
-    stored, first = POSITIONS.format(side), layout.first_position
+    """[positions, H]. stored: its name. made: the table that was computed, if any was."""
+    first = layout.first_position
     if layout.sinusoids is not None and (layout.computed or stored not in checkpoint):
         if not made:
             checkpoint.check_computed("max_position_embeddings", spec.positions, spec.hidden)
@@ -150,7 +153,7 @@ def tables(
     *,
     shared: bool,
     tied: bool,
-    base: str = BASE,
+    base: str,
 ) -> dict[str, Weight]:
     """The token tables and the output's.
 

@@ -54,3 +54,18 @@ def test_the_architecture_decides_within_a_family_and_alone(tmp_path: Path) -> N
     assert load(alone).architecture == "UMT5ForConditionalGeneration"
     unknown = write(tmp_path / "unknown", FAMILIES["llama"].model(), model_type="unheard-of")
     assert load(unknown).architecture == "LlamaForCausalLM"
+
+
+def test_t5_by_its_first_name(tmp_path: Path) -> None:
+    write(tmp_path, FAMILIES["t5"].model(), architectures=["T5WithLMHeadModel"])
+    assert_same_tokens(tmp_path)
+    assert load(tmp_path).architecture == "T5ForConditionalGeneration"
+
+
+def test_bart_without_its_output(tmp_path: Path) -> None:
+    """As facebook/bart-base and bart-large are: the model alone, which names the class."""
+    model = FAMILIES["bart"].model(end=2)
+    model.final_logits_bias.zero_()
+    model.model.save_pretrained(tmp_path)
+    assert_same_tokens(tmp_path)
+    assert load(tmp_path).architecture == "BartForConditionalGeneration"
