@@ -28,6 +28,8 @@ TYPES = {  # and the options that its table may hold beside those above
     "longrope": {"factor", "attention_factor", "short_factor", "long_factor", ORIGINAL},
     "dynamic": {"factor"},
 }
+# What a table of any type may hold without effect, as in transformers, which warns of some.
+UNREAD = {"factor", ORIGINAL, "attn_factor", "finetuned"}
 OTHER_NAMES = {"su": "longrope"}  # of the first files of Phi-3
 BEYOND = 1 << 14  # longer rows that have a table of their own, of dynamic positions
 
@@ -88,7 +90,7 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"the configuration: rope_type={short(kind)} is not supported, only {', '.join(TYPES)}"
         )
-    unknown = given.keys() - COMMON - TYPES[kind]
+    unknown = given.keys() - COMMON - TYPES[kind] - UNREAD
     if unknown:
         raise ValueError(
             f"the configuration: {', '.join(sorted(unknown))[:100]} of rope_type={kind!r} "

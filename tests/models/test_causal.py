@@ -113,6 +113,8 @@ def test_blooms_other_names(tmp_path: Path) -> None:
         ("llama", {"rope_parameters": {"rope_type": "dynamic"}}, "set factor to a number above 0"),
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "set factor to a number above 0"),
         ("llama", {"rope_parameters": {"full_attention": {}}}, "full_attention of rope_type"),
+        ("llama", {"rope_parameters": YARN | {"mscale": 1.0}}, "mscale of rope_type='yarn'"),
+        ("llama", {"rope_parameters": YARN | {"truncate": False}}, "truncate of rope_type='yarn'"),
         ("llama", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "the rotary dimension 3"),
         ("llama", {"partial_rotary_factor": 0.5}, "rotates 4 of 8 numbers of a head, and"),
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide"),

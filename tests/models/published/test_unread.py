@@ -30,3 +30,18 @@ def test_m2m_100_computes_its_positions_and_has_no_bias(rows: int, tmp_path: Pat
         return {**state, "final_logits_bias": torch.randn(1, 60, generator=generator)}
 
     assert_same_tokens(write(tmp_path, FAMILIES["m2m-100"].model(), with_tensors))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "finetuned": True},
+        {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "attn_factor": 2.0},
+        {"type": "linear", "factor": 4.0, "original_max_position_embeddings": 12},
+        {"type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 12},
+        {"type": "default", "factor": 4.0},
+    ],
+)
+def test_keys_of_rotary_positions(table: dict[str, Any], tmp_path: Path) -> None:
+    old: Any = {"rope_parameters": None, "rope_theta": 100.0, "rope_scaling": table}
+    assert_same_tokens(write(tmp_path, FAMILIES["llama"].model(), **old))
