@@ -57,7 +57,9 @@ def convert(
         state[name] = joined(
             *(checkpoint.take(held(checkpoint, source), *part) for source in sources)
         )
-    checkpoint.finish(lambda name: name == base + IGNORED or not name.startswith(base))
+    # Of a file without prefix a head is what begins with none of the encoder's own words.
+    own = base or ("embeddings.", "pooler.", f"{layout.layers.partition('.')[0]}.")
+    checkpoint.finish(lambda name: name == base + IGNORED or not name.startswith(own))
     return spec, state
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import decoding
 from tests.support.checkpoints import State
@@ -42,3 +42,12 @@ def assert_same_tokens(directory: Path, **options: Any) -> None:
     expected = theirs.generate(**given)
     ours = decoding.load(directory, "cpu", dtype="float32", threads=1)
     assert ours.generate(**given).tolist() == expected.tolist()
+
+
+@torch.no_grad()
+def assert_same_states(directory: Path) -> None:
+    """Of an encoder, in both libraries."""
+    ids = torch.randint(4, 60, (3, 9), generator=torch.Generator().manual_seed(1))
+    expected = AutoModel.from_pretrained(directory, dtype=torch.float32)(ids).last_hidden_state
+    found = decoding.load(directory, "cpu", dtype="float32", threads=1).encode(ids)
+    torch.testing.assert_close(found.last_hidden_state, expected, rtol=1e-4, atol=1e-4)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 
-import decoding
 from decoding.models import load
-from tests.models.published.directories import assert_same_tokens, write
+from tests.models.published.directories import assert_same_states, assert_same_tokens, write
 from tests.support.families import FAMILIES, encoder
 
 
@@ -36,15 +33,11 @@ def test_model_type_decides_the_family(name: str, architecture: str, tmp_path: P
     ("name", "architecture"),
     [("roberta", "BertModel"), ("bert", "RobertaModel"), ("roberta", "XLMRobertaModel")],
 )
-@torch.no_grad()
 def test_model_type_decides_the_family_of_an_encoder(
     name: str, architecture: str, tmp_path: Path
 ) -> None:
     write(tmp_path, encoder(name), architectures=[architecture])
-    ids = torch.randint(4, 60, (3, 9), generator=torch.Generator().manual_seed(1))
-    expected = transformers.AutoModel.from_pretrained(tmp_path)(ids).last_hidden_state
-    found = decoding.load(tmp_path, "cpu", dtype="float32", threads=1).encode(ids)
-    torch.testing.assert_close(found.last_hidden_state, expected, rtol=1e-4, atol=1e-4)
+    assert_same_states(tmp_path)
 
 
 def test_the_architecture_decides_within_a_family_and_alone(tmp_path: Path) -> None:
