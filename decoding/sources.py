@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-WEIGHTS = ("*.bin", "*.pt", "*.pth")  # of no use where there are safetensors
+WEIGHTS = ("*.bin", "*.pt", "*.pth")  # of no use where there is one of SAFETENSORS
+SAFETENSORS = {"model.safetensors", "model.safetensors.index.json"}
 UNREAD = (  # files of other libraries, which no download fetches
     *("*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.ot", "*.gguf", "*.mlmodel", "*.tflite"),
     *("onnx/*", "openvino/*", "coreml/*", "original/*", "runs/*"),
@@ -96,8 +97,7 @@ def asked_for(name: str) -> bool:
 def fetched(name: str) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
-    files = HfApi().list_repo_files(name)
-    safe = any(file.endswith(".safetensors") for file in files)
+    safe = not SAFETENSORS.isdisjoint(HfApi().list_repo_files(name))
     ignored = [*UNREAD, *(WEIGHTS if safe else ())]
     return Path(snapshot_download(name, ignore_patterns=ignored))
 

@@ -102,9 +102,12 @@ def test_a_download_is_for_those_who_ask(hub: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, name: files)
     assert sources.find_source("org/name", download=True) == DEMO
     assert {"*.bin", "*.h5"} <= set(asked[0])
-    files.remove("model.safetensors")
+    files[0] = "model.safetensors.index.json"
     sources.find_source("org/name", download=True)
-    assert "*.bin" not in asked[1] and "*.h5" in asked[1]
+    assert "*.bin" in asked[1]
+    files[0] = "2_Dense/model.safetensors"  # of another module than the model
+    sources.find_source("org/name", download=True)
+    assert "*.bin" not in asked[2] and "*.h5" in asked[2]
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -119,7 +122,7 @@ def test_a_download_is_for_those_who_ask(hub: Path, monkeypatch: pytest.MonkeyPa
             with pytest.raises(FileNotFoundError, match="hf download org/name"):
                 sources.find_source("org/name")
         assert "Download it from huggingface.co? [y/N]" in said.getvalue()
-    assert len(asked) == 3
+    assert len(asked) == 4
 
 
 def test_without_huggingface_hub(monkeypatch: pytest.MonkeyPatch) -> None:
