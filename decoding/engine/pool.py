@@ -78,6 +78,7 @@ class PooledEngine(ABC):
         self._engine = engine
         self._process = os.getpid()
         self._turn = threading.Lock()
+        self._owner: int | None = None  # the thread whose turn it is
         self.busy_seconds = 0.0  # in which it has computed
         self._bound: Limits | None = None
         self._reserved: Limits | None = None  # the needs of the last call
@@ -99,7 +100,7 @@ class PooledEngine(ABC):
 
     def overflow(self) -> list[tuple[str, float, int]]:
         """See _C.Session."""
-        with self._turn:
+        with self._own_turn():
             return self._engine.overflow()
 
     @abstractmethod
@@ -108,14 +109,22 @@ class PooledEngine(ABC):
 
     @contextmanager
     def _own_turn(self, cancel: Event | None = None) -> Iterator[None]:
-        """Waits for the engine; raises Cancelled where the call is cancelled meanwhile."""
+        """Waits for the engine; raises Cancelled where the call is cancelled meanwhile, and
+        decoding.Error for a function of the call whose turn it is, which would wait for ever."""
+        if self._owner == threading.get_ident():
+            raise _C.Error(
+                "a function of a call cannot ask the model that runs the call: load the model "
+                "twice, and ask the other one"
+            )
         while not self._turn.acquire(timeout=-1 if cancel is None else WAIT):
             raise_if_set(cancel)
+        self._owner = threading.get_ident()
         begin = time.perf_counter()
         try:
             raise_if_set(cancel)
             yield
         finally:
+            self._owner = None
             self.busy_seconds += time.perf_counter() - begin
             self._turn.release()
 
@@ -134,7 +143,7 @@ class PooledEngine(ABC):
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
         """The plan for `limits`; None: the present one, before the first call one sentence's."""
-        with self._turn:
+        with self._own_turn():
             if limits is None:
                 one = Limits(batch=1, beams=1, source=SENTENCE, target=SENTENCE)
                 limits = self._bound or self._bucket(one)

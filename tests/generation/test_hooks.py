@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -317,6 +319,39 @@ def test_the_scores_are_the_engines_own_memory(device: str) -> None:
     options = {"max_new_tokens": 6, "eos_token_id": None, "logits_processor": [look]}
     ours("gpt2", device).generate(IDS, **options)
     assert len(pointers) == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.generate([[5, 6]], max_new_tokens=2),
+        lambda model: model.score([[5, 6]]),
+        lambda model: model.memory_plan(),
+        lambda model: model.overflow_statistics(),
+    ],
+    ids=["generate", "score", "memory_plan", "overflow_statistics"],
+)
+def test_a_function_that_asks_its_own_model(ask: Callable[[decoding.Model], Any]) -> None:
+    """It would wait for the end of the call that waits for it."""
+    model = decoding.load(reference("gpt2"), "cpu", threads=1, detect_overflow=True)
+    found: list[Exception] = []
+
+    def asks(ids: Tensor, scores: Tensor) -> Tensor:
+        ask(model)
+        return scores
+
+    def call() -> None:
+        try:
+            model.generate(IDS, max_new_tokens=3, logits_processor=[asks])
+        except decoding.Error as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "cannot ask the model that runs the call" in str(found[0])
+    ask(model)  # afterwards it may be asked again
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,21 @@ def test_what_a_function_raises_is_its_own_requests() -> None:
     assert_idle(running)
 
 
+def test_a_function_that_asks_its_own_model_stops_no_other_request() -> None:
+    def asks(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        running.model.score([[5, 6]])
+        return scores
+
+    running = engine("gpt2")
+    assert isinstance(running.model, decoding.Model)
+    bad = running.submit([5, 6], logits_processor=[asks], **GREEDY)
+    good = running.submit([5, 6], logits_processor=[odd], **GREEDY)
+    with pytest.raises(decoding.Error, match="cannot ask the model that runs the call"):
+        bad.result(60)
+    assert_same(good.result(60), ours("gpt2").generate([[5, 6]], logits_processor=[odd], **GREEDY))
+    assert_idle(running)
+
+
 def test_a_fault_is_its_own_requests(device: str) -> None:
     model = sick("gpt2", device)
     with decoding.Engine(model) as half_sick:
