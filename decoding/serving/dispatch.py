@@ -96,7 +96,8 @@ class Dispatcher:
             if engine is not None:
                 engine.close(drain)
         finally:  # also behind Ctrl-C
-            self._closed = True
+            if engine is not None:  # another one who closes it may have to wait for its ends
+                self._closed = True
             if self._thread is not threading.current_thread():
                 self._thread.join()
 

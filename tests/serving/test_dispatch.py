@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ import pytest
 import decoding
 from decoding import _C
 from decoding._kernels import FakeEngine, end_of
-from decoding.serving.dispatch import Dispatcher
+from decoding.serving.dispatch import WAIT, Dispatcher
 from decoding.serving.request import Request
 from tests.serving.engines import outcome
 from tests.support.random_models import ours
@@ -199,6 +200,30 @@ def test_what_is_told_after_the_close_is_heard() -> None:
     for request in requests:
         with pytest.raises(decoding.Cancelled):
             request.result(60)
+
+
+def test_a_second_close_waits_for_the_first() -> None:
+    engine, begun, free = ToldEngine(), threading.Event(), threading.Event()
+    dispatcher = dispatcher_of(engine)
+    request = submitted(dispatcher)
+
+    def close(drain: bool) -> None:
+        begun.set()
+        assert free.wait(60)
+        engine.outputs.put([end(request.id, "cancelled")])
+
+    cast(Any, engine).close = close
+    closers = [threading.Thread(target=dispatcher.close, args=(False,)) for _ in range(2)]
+    closers[0].start()
+    assert begun.wait(60)
+    closers[1].start()
+    closers[1].join(3 * WAIT)
+    assert closers[1].is_alive() and not request.done
+    free.set()
+    for closer in closers:
+        closer.join(60)
+    with pytest.raises(decoding.Cancelled):
+        request.result(60)
 
 
 def test_what_is_cancelled_is_asked_for_once_it_is_there() -> None:
