@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,16 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import StopStringCriteria
 
 from decoding.common.device import CPU
 from decoding.generation import stop_strings
-from decoding.generation.stop_strings import MATCHED, StopTable, stop_table
+from decoding.generation.stop_automaton import MATCHED, build
+from decoding.generation.stop_strings import StopTable, has_stop_table, stop_table
 from decoding.models.weights.dtypes import as_array
-from decoding.text.token_texts import token_texts
+from decoding.text.token_texts import Text, token_texts
 from decoding.text.tokenizers import BackendTokenizer, load_tokenizer
 from tests.support.demo import DEMO
 from tests.support.stand_in import Words
@@ -112,6 +116,62 @@ def test_texts_of_the_demo_models_tokens() -> None:
     assert [None if text == " " else text for text in mine] == [text or None for text in texts]
     vocab, _ = StopStringCriteria.clean_tokenizer_vocab(theirs)
     assert sorted(text for text in texts if text is not None) == sorted(vocab)
+
+
+def plain_tables(
+    strings: Sequence[Text], texts: Sequence[Text | None], vocab: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """What build() makes, as it is defined: by the prefixes of strings that a text ends with."""
+    states = dict.fromkeys([strings[0][:0], *(s[: n + 1] for s in strings for n in range(len(s)))])
+    numbers = {prefix: state for state, prefix in enumerate(states)}
+    prefixes = sorted(numbers, key=len, reverse=True)
+    table = [[0] * vocab for _ in numbers]
+    prompt_table = [[0] * vocab for _ in numbers]
+    for prefix, state in numbers.items():
+        for token, text in enumerate(texts[:vocab]):
+            if text is None:
+                continue
+            whole: Any = prefix + text  # type: ignore[operator]
+            target = numbers[next(each for each in prefixes if whole.endswith(each))]
+            ends = range(len(prefix) + 1, len(whole) + 1)
+            matched = any(whole[:end].endswith(tuple(strings)) for end in ends)
+            prompt_table[state][token] = target
+            table[state][token] = MATCHED if matched else target
+    return table, prompt_table
+
+
+def vocabularies(letters: st.SearchStrategy[Text]) -> st.SearchStrategy[Any]:
+    strings = st.lists(letters.filter(bool), min_size=1, max_size=4)
+    return st.tuples(strings, st.lists(st.none() | letters, max_size=12), st.integers(1, 14))
+
+
+@settings(max_examples=300)
+@given(
+    vocabularies(st.text("ab\ud800é😀", max_size=6))
+    | vocabularies(st.binary(max_size=6) | st.lists(st.sampled_from([b"a", b"b"])).map(b"".join))
+)
+def test_tables_are_those_of_their_definition(case: Any) -> None:
+    table, prompt_table = build(*case)
+    assert (table.tolist(), prompt_table.tolist()) == plain_tables(*case)
+    assert table.dtype == prompt_table.dtype == np.int32
+
+
+def test_texts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make them of a large vocabulary takes longer than a table."""
+    asked: list[Any] = []
+    monkeypatch.setattr(stop_strings, "_cache", OrderedDict())
+
+    def asking(tokenizer: Any) -> list[Text | None]:
+        asked.append(tokenizer)
+        return token_texts(tokenizer)
+
+    monkeypatch.setattr(stop_strings, "token_texts", asking)
+    one, other = words(random_texts(1)), words(random_texts(2))
+    for tokenizer in (one, other, one, other):
+        assert not has_stop_table(tokenizer, [f"a{len(asked)}"], 70, CPU)
+        stop_table(tokenizer, [f"a{len(asked)}"], 70, CPU)
+    assert asked == [one, other]
+    assert has_stop_table(one, ["a0"], 70, CPU)
 
 
 def test_what_is_refused_and_what_is_kept() -> None:

@@ -59,8 +59,8 @@ def test_a_request_keeps_the_table_of_its_stop_strings(demo: decoding.Model) -> 
         expected = engine.submit([5, 6, 7], **options).result(60)  # to make a table takes long
         running = engine.submit([5, 6, 7], **LONG)
         waiting = engine.submit([5, 6, 7], **options)
-        _, (_, kept) = stop_strings._cache.popitem()
-        table = weakref.ref(kept.table)
+        _, kept = stop_strings._cache.popitem()
+        table = weakref.ref(kept.table.table)
         del kept
         assert table() is not None
         assert not waiting.done
