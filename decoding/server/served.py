@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import decoding
 from decoding.common.arrays import Array
 from decoding.generation.config import GenerationConfig
+from decoding.generation.stop_strings import has_stop_table
 from decoding.server.errors import ApiError, reading
 from decoding.server.gate import Gate
 from decoding.server.metrics import ModelMetrics
@@ -44,6 +47,8 @@ class Served:
         waits = settings.max_queue, settings.max_queue_seconds
         self.gate = Gate(AHEAD * rows, *waits)
         self.alone = Gate(ALONE, *waits)  # of those that step alone, so that they stop no others
+        # Submits those with new stop strings: one table is made at a time, and holds up no others.
+        self._tables = ThreadPoolExecutor(1, "decoding.tables")
         self.metrics: ModelMetrics
         self._streams = 0  # requests whose tokens are delivered as they come
 
@@ -209,13 +214,20 @@ class Served:
             raise TimeoutError("the request was not done within its deadline")
         try:
             with reading:
-                if config.stop_strings:  # whose table may take a while
-                    return await uncancelled(submit, *given, deadline=left, **options)
+                if self._makes_a_table(config):
+                    work = partial(submit, *given, deadline=left, **options)
+                    return await uncancelled(self._tables.submit(work))
                 return submit(*given, deadline=left, **options)
         except decoding.Error as error:
             if self.engine.failure is not None:
                 raise
             raise ApiError(400, str(error)) from None  # it can never fit
+
+    def _makes_a_table(self, config: GenerationConfig) -> bool:
+        """Whether a request's stop strings are new, so that their table takes a while."""
+        model, strings = self.model, config.stop_strings
+        vocab = model.spec.decoder.vocab
+        return bool(strings) and not has_stop_table(model.tokenizer, strings, vocab, model.place)
 
 
 class Entered:
@@ -234,18 +246,19 @@ def listed(stops: str | Sequence[str] | None) -> list[str]:
 
 
 async def uncancelled(
-    submit: Callable[..., decoding.Request[Any]], *given: Any, **options: Any
+    submitting: concurrent.futures.Future[decoding.Request[Any]],
 ) -> decoding.Request[Any]:
-    """Submits in a thread; where its reader has gone when it has, the request is cancelled."""
-    submitting = asyncio.ensure_future(asyncio.to_thread(submit, *given, **options))
+    """Waits for a thread that submits. Where its reader goes it does not begin, or else the request
+    is cancelled once it is there."""
     try:
-        return await asyncio.shield(submitting)
+        return await asyncio.wrap_future(submitting)
     except asyncio.CancelledError:
+        submitting.cancel()
         submitting.add_done_callback(cancel_result)
         raise
 
 
-def cancel_result(submitted: asyncio.Future[decoding.Request[Any]]) -> None:
+def cancel_result(submitted: concurrent.futures.Future[decoding.Request[Any]]) -> None:
     if not submitted.cancelled() and submitted.exception() is None:
         submitted.result().cancel()
 

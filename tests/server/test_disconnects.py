@@ -17,6 +17,8 @@ import pytest
 from starlette.applications import Starlette
 
 import decoding
+from decoding.generation import stop_strings
+from decoding.generation.stop_automaton import build
 from decoding.server.openai.answers import chunks
 from decoding.serving import Settings, create_app
 from tests.server.live import Live, raw
@@ -93,6 +95,33 @@ def test_who_goes_while_a_table_of_stop_strings_is_made(
         time.sleep(0.001)
     with pytest.raises(decoding.Cancelled):
         requests[0].result(10)
+
+
+def test_new_stop_strings_hold_up_no_others(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those whose table is there; and none is made for who has gone before."""
+    body = {"prompt": "Once", "max_tokens": 4}
+    assert live.ask("/v1/completions", {**body, "stop": "known"}).status == 200
+    begun, free, made = threading.Event(), threading.Event(), list[Any]()
+
+    def slow(strings: Any, *rest: Any) -> Any:
+        begun.set()
+        made.append(strings)
+        assert free.wait(60)
+        return build(strings, *rest)
+
+    monkeypatch.setattr(stop_strings, "build", slow)
+    gate = live.served("stories").gate
+    connections = [raw(live, "/v1/completions", {**body, "stop": f"new {i}"}) for i in range(5)]
+    while gate._free > gate._rows - len(connections):
+        time.sleep(0.001)
+    assert begun.wait(60)
+    for connection in connections:
+        reset(connection)
+    live.assert_idle()
+    assert live.ask("/v1/completions", {**body, "stop": "known"}).status == 200
+    free.set()
+    assert live.ask("/v1/completions", {**body, "stop": "the last"}).status == 200
+    assert len(made) == 2
 
 
 def test_half_a_body(live: Live) -> None:
