@@ -49,6 +49,8 @@ class Served:
         self.alone = Gate(ALONE, *waits)  # of those that step alone, so that they stop no others
         # Submits those with new stop strings: one table is made at a time, and holds up no others.
         self._tables = ThreadPoolExecutor(1, "decoding.tables")
+        # The model reads one text at a time: who waits for that has no thread of the loop's.
+        self._readings = ThreadPoolExecutor(1, "decoding.readings")
         self.metrics: ModelMetrics
         self._streams = 0  # requests whose tokens are delivered as they come
 
@@ -203,6 +205,12 @@ class Served:
         computing.add_done_callback(leave)  # not before, though its client may go
         with reading:
             return (await asyncio.shield(computing)).numpy()
+
+    async def read_again(self, work: Callable[..., T], *given: Any) -> T:
+        """Calls a function with which the model reads what it has written; not for who goes before
+        it begins."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readings, partial(work, *given))
 
     async def _submit(
         self, ids: Sequence[int], config: GenerationConfig, left: float, **options: Any

@@ -15,7 +15,10 @@ import decoding
 from decoding.server.errors import ApiError
 from decoding.server.fields import KEPT, LONGEST, Fields, Kept
 from decoding.server.gate import Gate
-from decoding.server.served import INTERVAL, Served
+from decoding.server.openai import answers
+from decoding.server.openai.answers import Answers
+from decoding.server.openai.logprobs import logprobs_of
+from decoding.server.served import INTERVAL, LARGE, Served
 from decoding.serving import create_app
 from decoding.text.complete import resolved
 from tests.server.live import Live, raw
@@ -145,6 +148,34 @@ def test_a_queue_of_encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         thread.join()
         assert found[0].status == 200 and len(computing) == 3
         live.assert_idle()
+
+
+def test_who_waits_for_logprobs_has_no_thread_that_others_need(
+    model: decoding.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, free, clients = list[Any](), threading.Event(), 40  # a loop has 32 threads at most
+
+    async def counted(self: Answers, *given: Any) -> None:
+        waiting.append(self)
+        await find_logprobs(self, *given)
+
+    def held(*given: Any) -> Any:
+        assert free.wait(60)
+        return logprobs_of(*given)
+
+    find_logprobs = Answers._find_logprobs
+    monkeypatch.setattr(Answers, "_find_logprobs", counted)
+    monkeypatch.setattr(answers, "logprobs_of", held)
+    body = {"prompt": "Once", "max_tokens": 2, "logprobs": 2}
+    with Live({"m": decoding.Engine(model)}) as live:
+        connections = [raw(live, "/v1/completions", body) for _ in range(clients)]
+        while len(waiting) < clients:
+            time.sleep(0.001)
+        assert live.ask("/tokenize", {"prompt": "a" * (LARGE + 1)}).status == 200
+        free.set()
+        for connection in connections:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+            connection.close()
 
 
 def test_the_gate() -> None:

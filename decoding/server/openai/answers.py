@@ -54,7 +54,7 @@ class Answers:
         found = await self._ended(index, most, choices, rows)
         if wanted < len(found):
             given = self.served.model, self.prompts[index].ids, rows
-            sums = await asyncio.to_thread(sums_of, *given)
+            sums = await self.served.read_again(sums_of, *given)
             means = {c: sum / len(c.ids) for c, sum in zip(choices, sums, strict=True)}
             found = sorted(found, key=lambda piece: means[piece.choice], reverse=True)[:wanted]
             for place, piece in enumerate(found):
@@ -157,7 +157,7 @@ class Answers:
         cancel = threading.Event()
         given = self.served.model, known, new, self.top, self.served.token_text, cancel
         try:
-            found = await asyncio.to_thread(logprobs_of, *given)
+            found = await self.served.read_again(logprobs_of, *given)
         finally:
             cancel.set()
         for (choice, row), logprobs in zip(due, found, strict=True):

@@ -7,13 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from decoding.server.errors import reading
 from decoding.server.options import quietly
-from decoding.server.served import LARGE, Served, quickly, together
+from decoding.server.served import Served, quickly, together
 from decoding.server.translating.languages import Direction
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.hypotheses import Lines as LineParts
@@ -114,9 +115,9 @@ class Lines:
         tokens = list(map(len, rows))
         self.generated += sum(tokens)
         shown = Rows.of([[*window.prompts[part][1:], *row] for row in rows])
-        size = LARGE + 1 if translator.reads_again else 0  # the model computes, in a thread
         scores = [math.nan] * len(rows)  # nobody asks for them
-        [found] = await quickly(size, translator.written, window, chosen, shown, tokens, scores)
+        work = partial(translator.written, window, chosen, shown, tokens, scores)
+        [found] = await self.served.read_again(work) if translator.reads_again else work()
         return found
 
 
