@@ -27,6 +27,10 @@ class Gate:
     def waiting(self) -> int:
         return sum(not future.done() for *_, future in self._heap)
 
+    def most(self, rows: int) -> int:
+        """Requests of so many rows that are inside at once."""
+        return max(1, self._rows // rows)
+
     def check(self) -> None:
         """Raises ApiError 429 where the queue is full."""
         if len(self._heap) >= self._most and self.waiting >= self._most:

@@ -117,7 +117,19 @@ class Served:
 
     def check_room(self, config: GenerationConfig) -> None:
         """Raises ApiError where too many wait already in front of where it steps."""
-        (self.alone if config_alone(config) else self.gate).check()
+        self._way(config)[0].check()
+
+    def places(self, config: GenerationConfig) -> asyncio.Semaphore:
+        """Of the requests of one body. So many are inside at once; the others do not wait in the
+        queue, where they would grow old and leave no room for other bodies."""
+        gate, rows = self._way(config)
+        return asyncio.Semaphore(gate.most(rows))
+
+    def _way(self, config: GenerationConfig) -> tuple[Gate, int]:
+        """Where a request comes in, and the rows that it needs there."""
+        if config_alone(config):
+            return self.alone, 1
+        return self.gate, max(config.num_beams, config.num_return_sequences)
 
     def check_reads_again(self, reads_again: bool) -> None:
         """Raises ApiError where a model that is split would have to read what it has written: its
@@ -160,9 +172,7 @@ class Served:
         Raises ApiError where there is no room, and what Engine.submit() raises.
         """
         came = time.monotonic()
-        alone = config_alone(config)
-        gate = self.alone if alone else self.gate
-        needed = 1 if alone else max(config.num_beams, config.num_return_sequences)
+        gate, needed = self._way(config)
         rows = await gate.enter(needed, priority)
         self.metrics.observe("request_queue_time_seconds", time.monotonic() - came)
         entered = Entered(gate, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ import decoding
 from decoding.server.errors import ApiError
 from decoding.server.fields import KEPT, LONGEST, Fields, Kept
 from decoding.server.gate import Gate
-from decoding.server.openai import answers
+from decoding.server.openai import answers, completions
 from decoding.server.openai.answers import Answers
 from decoding.server.openai.logprobs import logprobs_of
 from decoding.server.served import INTERVAL, LARGE, Served
 from decoding.serving import create_app
-from decoding.text.complete import resolved
+from decoding.text.complete import read_texts, resolved
+from decoding.text.window_translator import WindowTranslator
 from tests.server.live import Live, raw
 from tests.server.models import STORIES, sentence_model
+from tests.support.demo import DEMO
 
 LONG = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "n": 4, "temperature": 1.0}
 
@@ -176,6 +179,67 @@ def test_who_waits_for_logprobs_has_no_thread_that_others_need(
         for connection in connections:
             assert connection.recv(1000).startswith(b"HTTP/1.1 200")
             connection.close()
+
+
+GREEDY = {"num_beams": 1, "max_new_tokens": 2}
+BODIES = [
+    ("/translate", {**GREEDY, "q": ["Guten Morgen!"] * 30}),
+    ("/translate", {**GREEDY, "q": "Guten Morgen! " * 300}),
+    ("/v1/completions", {"max_tokens": 2, "prompt": ["Once"] * 30}),
+    ("/v1/completions", {"max_tokens": 2, "prompt": ["Once"] * 30, "stream": True}),
+]
+
+
+@pytest.fixture(scope="module")
+def small(model: decoding.Model) -> Iterator[Live]:
+    """A server of few rows."""
+    models = {"m": model, "demo": decoding.load(DEMO, device="cpu", threads=1)}
+    engines = {name: decoding.Engine(each, max_requests=2) for name, each in models.items()}
+    with Live(engines, max_queue=1) as live:
+        yield live
+
+
+@pytest.mark.parametrize("path, body", BODIES)
+def test_a_body_leaves_the_queue_to_others(
+    path: str, body: dict[str, Any], small: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many texts it has."""
+    waiting = list[int]()
+    enter = Gate.enter
+
+    async def counted(self: Gate, *given: Any) -> int:
+        found = await enter(self, *given)
+        waiting.append(self.waiting)
+        return found
+
+    monkeypatch.setattr(Gate, "enter", counted)
+    assert small.ask(path, body).status == 200
+    assert len(waiting) > 10 and not any(waiting)
+    small.assert_idle()
+
+
+@pytest.mark.parametrize("path, body", BODIES)
+def test_many_short_texts_are_read_in_threads(
+    path: str, body: dict[str, Any], small: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a long one is, so that the loop goes on."""
+    threads = list[threading.Thread]()
+
+    def watched(read: Any) -> Any:
+        def reading(*given: Any) -> Any:
+            threads.append(threading.current_thread())
+            return read(*given)
+
+        return reading
+
+    monkeypatch.setattr(WindowTranslator, "cut", watched(WindowTranslator.cut))
+    monkeypatch.setattr(completions, "read_texts", watched(read_texts))
+    name = "q" if "q" in body else "prompt"
+    assert small.ask(path, {**body, name: ["Guten Morgen! " * 20] * 40}).status == 200
+    assert len(threads) == 40 and small._thread not in threads
+    threads.clear()
+    assert small.ask(path, {**body, name: "Danke!"}).status == 200
+    assert threads == [small._thread], "what takes no time needs no other thread"
 
 
 def test_the_gate() -> None:

@@ -6,8 +6,8 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         self.given = sum(len(prompt.ids) for prompt in self.prompts)
+        self._places = self.served.places(self.search.config)
 
     async def of(self, index: int) -> list[Piece]:
         """The choices of a prompt, each in one piece, as many as are wanted."""
@@ -92,18 +93,23 @@ class Answers:
         most = found if isinstance(found, int) else found[0]
         return self.served.allowed_length(most, self.search.options)
 
-    def _submitted(
+    @asynccontextmanager
+    async def _submitted(
         self, index: int, most: int, *, stream: bool
-    ) -> AbstractAsyncContextManager[decoding.Request[Any]]:
+    ) -> AsyncIterator[decoding.Request[Any]]:
         search = self.search
-        return self.served.submitted(
-            self.prompts[index].ids,
-            search.config,
-            stream=stream,
-            left=self.served.settings.deadline - (time.monotonic() - self.began),
-            priority=search.priority,
-            **search.options | {"max_new_tokens": most},
-        )
+        async with (
+            self._places,
+            self.served.submitted(
+                self.prompts[index].ids,
+                search.config,
+                stream=stream,
+                left=self.served.settings.deadline - (time.monotonic() - self.began),
+                priority=search.priority,
+                **search.options | {"max_new_tokens": most},
+            ) as request,
+        ):
+            yield request
 
     async def _ended(
         self, index: int, most: int, choices: Sequence[Choice], last: Tokens

@@ -105,11 +105,16 @@ async def read_prompts(given: Any, served: Served) -> list[Prompt]:
         raise ApiError(
             400, f"prompt has {len(items)} texts: this server allows {served.settings.max_texts}"
         )
+    size = sum(len(item) for item in items if isinstance(item, str))
+    return await quickly(size, prompts_of, items, served)
+
+
+def prompts_of(items: Sequence[Any], served: Served) -> list[Prompt]:
     prompts = list[Prompt]()
     for item in items:
         if isinstance(item, str):
             with reading:
-                prompts += await quickly(len(item), read_texts, served.model, item)
+                prompts += read_texts(served.model, item)
         elif isinstance(item, list) and item and all(type(id) is int for id in item):
             vocab = served.model.spec.decoder.vocab
             if not 0 <= min(item) <= max(item) < vocab:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from decoding.server.endpoint import Call, Reply
 from decoding.server.errors import ApiError, reading
 from decoding.server.fields import check_known, take, text
+from decoding.server.served import quickly
 from decoding.server.translating.libretranslate import read_texts
+from decoding.text.tokenizers import Tokenizer
 
 NAMES = ("dimensions", "encoding_format", "input", "model", "user")
 FORMATS = ("float", "base64")
@@ -31,8 +34,7 @@ async def embed(call: Call) -> Reply:
     if fields.get("dimensions") not in (None, width):
         raise ApiError(400, f"dimensions must be {width}, the model's own", param="dimensions")
     found = await served.embedded(texts)
-    encode = served.model.tokenizer.encode
-    tokens = sum([len(encode(each)) for each in texts])
+    tokens = await quickly(sum(map(len, texts)), count, served.model.tokenizer, texts)
     call.said |= {"model": served.name, "texts": len(texts), "prompt_tokens": tokens}
     served.metrics.answered(call.began, tokens, 0, ["stop"])
     data = [
@@ -41,6 +43,11 @@ async def embed(call: Call) -> Reply:
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return Reply({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+def count(tokenizer: Tokenizer, texts: Sequence[str]) -> int:
+    """Tokens of all texts."""
+    return sum([len(tokenizer.encode(each)) for each in texts])
 
 
 def as_embedding(row: Any, form: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,11 @@ class Lines:
     given: int = 0  # tokens
     generated: int = 0
 
+    def __post_init__(self) -> None:
+        self._size = sum(map(len, self.texts))
+        self._cutting = asyncio.Lock()  # one at a time, since threads are for all bodies
+        self._places = self.served.places(self.how.translator.config)
+
     @property
     def served(self) -> Served:
         return self.how.served
@@ -91,7 +97,8 @@ class Lines:
 
     async def _line(self, translator: WindowTranslator, text: str) -> list[Hypothesis]:
         with reading:
-            window = await quickly(len(text), translator.cut, [self.how.prefix + text])
+            async with self._cutting:
+                window = await quickly(self._size, translator.cut, [self.how.prefix + text])
         line = LineParts(window, translator.config, translator.tokenizer)
         parts = list(enumerate(window.parts.lists()))
         if parts:
@@ -107,9 +114,12 @@ class Lines:
         options = translator.options_of(window, chosen)
         length = options["max_new_tokens"]
         options["max_new_tokens"] = self.served.allowed_length(length, translator.options)
-        async with self.served.submitted(
-            ids, translator.config, stream=False, left=self._left, **options
-        ) as request:
+        async with (
+            self._places,
+            self.served.submitted(
+                ids, translator.config, stream=False, left=self._left, **options
+            ) as request,
+        ):
             rows = await request.tokens()
         self.given += len(ids)
         tokens = list(map(len, rows))
