@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from decoding.server.site import Site
 
 logger = logging.getLogger("decoding.server")
-SCHEMES = ("Bearer ", "DeepL-Auth-Key ")
+SCHEMES = ("bearer", "deepl-auth-key")
 GONE = 499  # logged where a client did not wait for its answer
 
 
@@ -66,13 +66,19 @@ class Call:
         keys = self.site.settings.api_keys
         if not keys:
             return
-        header = self.header(b"authorization")
-        scheme = next(filter(header.startswith, SCHEMES), "")
-        shown = header[len(scheme) :] or given or self.query.get("api_key") or ""
-        if not any(same(shown, key) for key in keys):
+        shown = [*header_keys(self.header(b"authorization")), given, self.query.get("api_key")]
+        if not any(same(each, key) for each in shown for key in keys):
             raise ApiError(
                 401, "this server needs an API key: Authorization: Bearer KEY", code="api_key"
             )
+
+
+def header_keys(header: str) -> list[str]:
+    """What an Authorization may show: clients send a key that is not ASCII as UTF-8, or as Latin-1.
+    It may also be a proxy's own, and the key elsewhere."""
+    scheme, _, rest = header.partition(" ")
+    key = rest.strip() if scheme.lower() in SCHEMES else header
+    return [key, key.encode("latin-1").decode("utf-8", "replace")]
 
 
 def same(shown: Any, key: str) -> bool:

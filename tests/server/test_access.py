@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import time
@@ -21,6 +22,7 @@ from tests.server.live import Live
 from tests.server.models import STORIES, engine
 from tests.support.demo import DEMO
 
+KEYS = ("one", "two", "schlüssel")
 PARTS = ("prefill", "decode")  # of a stream's time
 VLLM_NAMES = (
     "num_requests_running",
@@ -46,7 +48,7 @@ VLLM_NAMES = (
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Live]:
-    with Live({"demo": engine(DEMO), "stories": engine(STORIES)}, api_keys=("one", "two")) as live:
+    with Live({"demo": engine(DEMO), "stories": engine(STORIES)}, api_keys=KEYS) as live:
         yield live
 
 
@@ -81,6 +83,27 @@ def test_clients_show_their_keys(guarded: Live) -> None:
     assert found.text == "Thank you."
     with pytest.raises(deepl.AuthorizationException):
         deepl.Translator("three", server_url=guarded.url).get_source_languages()
+
+
+@pytest.mark.parametrize(
+    "path, header",
+    [
+        ("/version", b"bearer two"),
+        ("/version", b"DEEPL-AUTH-KEY  two"),
+        ("/version", b"two"),
+        ("/version", "Bearer schlüssel".encode()),
+        ("/version", "Bearer schlüssel".encode("latin-1")),
+        ("/version?api_key=two", b"Basic dXNlcjpwYXNz"),
+        ("/languages", b"Basic dXNlcjpwYXNz"),
+    ],
+)
+def test_keys_are_found_where_they_are(path: str, header: bytes, guarded: Live) -> None:
+    """In any case of the scheme, in any encoding, and beside what a proxy reads."""
+    connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=60)
+    body = b'{"api_key": "two"}' if path == "/languages" else None
+    connection.request("GET", path, body, {"Authorization": header})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def test_pages_of_others_may_ask_where_they_are_named() -> None:
