@@ -36,28 +36,28 @@ async def read_body(receive: Receive, said: str, most: int) -> bytes:
 
 
 class Watcher:
-    """Cancels a task whose client has gone, or whose time is up. It begins to look after a moment:
-    most answers are there before."""
+    """Cancels a task whose client has gone, or whose time is up. It begins to look for the client
+    after a moment: most answers are there before."""
 
     def __init__(self, receive: Receive, task: asyncio.Task[Any], seconds: float) -> None:
-        """seconds: that the task may take."""
-        self._receive, self._task, self._seconds = receive, task, seconds
+        """seconds: that the task may take from now on."""
+        self._receive, self._task = receive, task
         self.gone = self.late = False
+        self._loop = asyncio.get_running_loop()
+        self._due = self._loop.call_later(seconds + LATER, self._expire)
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Once the body is there."""
-        self._timer = asyncio.get_running_loop().call_later(MOMENT, self._begin)
+        self._timer = self._loop.call_later(MOMENT, self._begin)
 
     def stop(self) -> None:
-        for each in (self._timer, self._watching):
+        for each in (self._due, self._timer, self._watching):
             if each is not None:
                 each.cancel()
 
     def _begin(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._seconds + LATER, self._expire)
         self._watching = asyncio.create_task(self._watch())
 
     def _expire(self) -> None:

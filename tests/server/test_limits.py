@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -77,6 +78,16 @@ def test_a_deadline_of_what_no_engine_does(tmp_path: Path, monkeypatch: pytest.M
         said = live.ask("/v1/embeddings", {"input": "a"})
         go_on.set()
     assert (said.status, said.json["error"]["code"]) == (504, "deadline")
+
+
+def test_a_deadline_of_a_body(model: decoding.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that does not come."""
+    monkeypatch.setattr("decoding.server.connection.LATER", 0.0)
+    with Live({"m": decoding.Engine(model)}, deadline=0.1) as live:
+        connection = socket.create_connection(("127.0.0.1", live.port), timeout=60)
+        connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 504")
+        connection.close()
 
 
 def test_a_full_queue(model: decoding.Model) -> None:
