@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
@@ -19,11 +18,11 @@ from decoding.server.errors import ApiError, reading
 from decoding.server.gate import Gate
 from decoding.server.metrics import ModelMetrics
 from decoding.server.settings import Settings
+from decoding.server.tasks import uncancelled
 from decoding.server.translating.languages import ServedLanguages
 from decoding.serving.submission import config_alone
 from decoding.text.token_texts import token_texts
 
-LARGE = 8192  # characters whose ids are made in a thread, so that the loop goes on
 AHEAD = 2  # times the rows that step at once are inside an engine
 ALONE = 2  # requests that step alone are inside: one that runs, and the next
 STOPS, STOP_CHARACTERS = 16, 128  # each character is a row of a table as wide as the vocabulary
@@ -261,40 +260,3 @@ class Entered:
 
 def listed(stops: str | Sequence[str] | None) -> list[str]:
     return [stops] if isinstance(stops, str) else [*(stops or ())]
-
-
-async def uncancelled(
-    submitting: concurrent.futures.Future[decoding.Request[Any]],
-) -> decoding.Request[Any]:
-    """Waits for a thread that submits. Where its reader goes it does not begin, or else the request
-    is cancelled once it is there."""
-    try:
-        return await asyncio.wrap_future(submitting)
-    except asyncio.CancelledError:
-        submitting.cancel()
-        submitting.add_done_callback(cancel_result)
-        raise
-
-
-def cancel_result(submitted: concurrent.futures.Future[decoding.Request[Any]]) -> None:
-    if not submitted.cancelled() and submitted.exception() is None:
-        submitted.result().cancel()
-
-
-async def quickly(size: int, work: Callable[..., T], *given: Any, **options: Any) -> T:
-    """Calls a function on texts of so many characters, in a thread if they are many."""
-    if size <= LARGE:
-        return work(*given, **options)
-    return await asyncio.to_thread(work, *given, **options)
-
-
-async def together(waits: Sequence[Awaitable[T]]) -> list[T]:
-    """All results; after the first error the others are cancelled."""
-    if len(waits) == 1:
-        return [await waits[0]]
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

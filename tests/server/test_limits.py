@@ -20,7 +20,8 @@ from decoding.server.gate import Gate
 from decoding.server.openai import answers, completions
 from decoding.server.openai.answers import Answers
 from decoding.server.openai.logprobs import logprobs_of
-from decoding.server.served import INTERVAL, LARGE, Served
+from decoding.server.served import INTERVAL, Served
+from decoding.server.tasks import LARGE
 from decoding.serving import create_app
 from decoding.text.complete import read_texts, resolved
 from decoding.text.window_translator import WindowTranslator

@@ -12,7 +12,7 @@ import openai
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from decoding.server.served import LARGE
+from decoding.server.tasks import LARGE
 from decoding.server.translating.languages import ServedLanguages, client_code, name_of
 from decoding.text.tokenizers import MarianTokenizer
 from tests.server.live import Live

@@ -24,8 +24,9 @@ from decoding.server.openai.completions import (
 )
 from decoding.server.openai.logprobs import shown
 from decoding.server.options import KNOWN, OURS, read_search
-from decoding.server.served import Served, quickly
+from decoding.server.served import Served
 from decoding.server.site import Site
+from decoding.server.tasks import quickly
 from decoding.text.complete import Prompt, read_chats
 
 TEMPLATE = ("chat_template_kwargs", "continue_final_message", "documents", "tools")

@@ -18,8 +18,9 @@ from decoding.server.openai.answers import Answers, chunks
 from decoding.server.openai.choices import Choice, Piece
 from decoding.server.openai.logprobs import MOST, shown
 from decoding.server.options import KNOWN, OURS, Search, read_search
-from decoding.server.served import Served, quickly, together
+from decoding.server.served import Served
 from decoding.server.site import Site
+from decoding.server.tasks import quickly, together
 from decoding.text.complete import Prompt, read_texts
 
 NAMES = {*KNOWN, *OURS, "echo", "logprobs", "prompt", "suffix"}

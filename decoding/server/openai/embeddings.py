@@ -11,7 +11,7 @@ import numpy as np
 from decoding.server.endpoint import Call, Reply
 from decoding.server.errors import ApiError, reading
 from decoding.server.fields import check_known, take, text
-from decoding.server.served import quickly
+from decoding.server.tasks import quickly
 from decoding.server.translating.libretranslate import read_texts
 from decoding.text.tokenizers import Tokenizer
 

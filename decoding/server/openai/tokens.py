@@ -8,7 +8,8 @@ from decoding.server.errors import ApiError, reading
 from decoding.server.fields import Fields, check_known, take, text
 from decoding.server.openai.chat import TEMPLATE, read_prompt
 from decoding.server.options import id_list
-from decoding.server.served import Served, quickly
+from decoding.server.served import Served
+from decoding.server.tasks import quickly
 
 NAMES = ("add_special_tokens", "messages", "model", "prompt", *TEMPLATE)
 

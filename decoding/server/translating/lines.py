@@ -15,7 +15,8 @@ import numpy as np
 
 from decoding.server.errors import reading
 from decoding.server.options import quietly
-from decoding.server.served import Served, quickly, together
+from decoding.server.served import Served
+from decoding.server.tasks import quickly, together
 from decoding.server.translating.languages import Direction
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.hypotheses import Lines as LineParts
