@@ -16,9 +16,12 @@ SMALLEST, LARGEST = 1e-30, 1e30  # of other numbers: their products and quotient
 ACTIVATIONS = {  # Hugging Face's names to those of spec.py
     "relu": "relu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
 }
