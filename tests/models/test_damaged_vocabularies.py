@@ -9,6 +9,7 @@ import pytest
 
 from decoding.models.files import ModelFileError
 from decoding.text.tokenizers import load_tokenizer
+from decoding.text.tokenizers.bpe import read_merges
 from tests.models.bounded import bounded
 from tests.models.test_file_limits import refused
 from tests.support.demo import DEMO
@@ -118,3 +119,9 @@ def test_sentencepiece_models_whose_pieces_are_no_text(tmp_path: Path) -> None:
     for family in ("t5", "pegasus"):
         config = {"model_type": family}
         refused(tmp_path, "spiece.model", lambda path, c=config: load_tokenizer(path, c))  # type: ignore[misc]
+
+
+def test_a_separator_of_unicode_is_a_symbol_of_merges(tmp_path: Path) -> None:
+    path = tmp_path / "merges.txt"
+    path.write_bytes("#version: 0.2\r\n\u2028 a\r\nb \x85\r\n".encode())
+    assert read_merges(path) == [("\u2028", "a"), ("b", "\x85")]

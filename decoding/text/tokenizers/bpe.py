@@ -53,7 +53,8 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     Raises ValueError that names the line that is something else.
     """
     merges = []
-    for number, line in enumerate(read_text(path, LINES).splitlines(), 1):
+    for number, ended in enumerate(read_text(path, LINES).split("\n"), 1):
+        line = ended.removesuffix("\r")
         parts = line.split(" ")
         if (number == 1 and line.startswith("#version")) or not line:
             continue
