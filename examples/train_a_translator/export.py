@@ -104,6 +104,6 @@ def marian_state(model: Transformer) -> dict[str, Tensor]:
     state = {seq2seq.BASE + seq2seq.SHARED: model.decoder.embed.tokens.detach()}
     for name, tensor in model.state_dict().items():
         if ".layers." in name:
-            stored = seq2seq.stored_names(name)
+            stored = [seq2seq.BASE + part for part in seq2seq.stored_names(name)]
             state |= dict(zip(stored, tensor.chunk(len(stored)), strict=True))
     return {name: tensor.to("cpu", torch.float16, copy=True) for name, tensor in state.items()}
