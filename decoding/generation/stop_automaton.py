@@ -77,12 +77,12 @@ class TokenReader:
     def _states_from_0(self) -> Array:
         """After each character of each text."""
         path = np.zeros(len(self._columns), np.int32)
-        here, last = self._starts, self._last
-        state = np.zeros(len(here), np.int32)
-        while len(here):
-            path[here] = state = self._automaton.moves[state, self._columns[here]]
-            going = here < last
-            here, last, state = here[going] + 1, last[going], state[going]
+        positions, last = self._starts, self._last
+        state = np.zeros(len(positions), np.int32)
+        while len(positions):
+            path[positions] = state = self._automaton.moves[state, self._columns[positions]]
+            going = positions < last
+            positions, last, state = positions[going] + 1, last[going], state[going]
         return path
 
     def read(self, state: int) -> tuple[Array, Array]:
@@ -91,14 +91,14 @@ class TokenReader:
         targets, found = self._targets.copy(), self._matched.copy()
         # Once it is where state 0 has come to, the rest is the same: most texts are not read on.
         [texts] = np.nonzero((moves[state] != moves[0])[self._first])
-        here, at = self._starts[texts], np.full(len(texts), state, np.int32)
+        positions, states = self._starts[texts], np.full(len(texts), state, np.int32)
         while len(texts):
-            at = moves[at, self._columns[here]]
-            found[texts] |= matched[at]
-            over = here == self._last[texts]
-            targets[texts[over]] = at[over]
-            going = ~over & (at != self._path[here])
-            texts, here, at = texts[going], here[going] + 1, at[going]
+            states = moves[states, self._columns[positions]]
+            found[texts] |= matched[states]
+            over = positions == self._last[texts]
+            targets[texts[over]] = states[over]
+            going = ~over & (states != self._path[positions])
+            texts, positions, states = texts[going], positions[going] + 1, states[going]
         return targets, found
 
 

@@ -170,7 +170,7 @@ class StartedBatch:
         dispatcher.submit(self, request.options, texts, max_time=request.max_time, together=True)
 
     def put(self, outputs: list[RequestOutput]) -> list[Waiter]:
-        """Takes the end. Nobody waits for it in an event loop."""
+        """Takes the end, for which no event loop waits."""
         [self._output] = outputs
         self._over.set()
         return []

@@ -146,7 +146,7 @@ class DrawnLife(Draw):
         if kind == "alone":
             return {"penalty_alpha": 0.6, "top_k": rng.randint(2, 4)}
         if kind == "sample":
-            options = self.warpers()
+            options = self.filters()
             return options | {"num_return_sequences": rng.choice([1, 1, 1, 2, 3, 5])}
         if kind == "groups":
             groups = rng.choice([2, 3])
@@ -155,7 +155,7 @@ class DrawnLife(Draw):
             return options | {"num_return_sequences": rng.randint(1, beams)}
         options = self.beams() | {"num_beams": (beams := rng.randint(2, 8))}
         options["num_return_sequences"] = rng.randint(1, beams)
-        return options | self.warpers() if kind == "both" else options
+        return options | self.filters() if kind == "both" else options
 
 
 class World:

@@ -88,7 +88,7 @@ class Draw:
         if kind == "beams" or (kind == "sample" and self.chance(3)):
             options |= self.beams()
         if kind == "sample":
-            options |= self.warpers() | {"max_new_tokens": 1}
+            options |= self.filters() | {"max_new_tokens": 1}
         case = Case(self.model, ids, mask, prompt, options, self.functions())
         if self.chance(6):
             case = self.each(case, batch)
@@ -175,7 +175,7 @@ class Draw:
         }
         return {name: value for name, value in options.items() if value is not None}
 
-    def warpers(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, Any]:
         rng = self.rng
         choices: dict[str, Any] = {
             "temperature": lambda: rng.uniform(0.3, 2),

@@ -105,13 +105,13 @@ def check_lengths(path: Path, pieces: list[tuple[str, float]]) -> None:
 def user_defined(model: SentencePieceProcessor) -> list[int]:
     """The ids of a model's user-defined symbols, for which the library has no question: those of
     the pieces, field 1 of the protocol buffer, that end with a field 3 of 4."""
-    data, at, number, found = model.serialized_model_proto(), 0, 0, list[int]()
-    while data[at : at + 1] == b"\x0a":
-        length, shift, at = data[at + 1] & 127, 7, at + 2
-        while data[at - 1] > 127:  # the length goes on in the next byte
-            length, shift, at = length | (data[at] & 127) << shift, shift + 7, at + 1
-        at += length
-        if data.endswith(b"\x18\x04", at - length, at):
+    data, end, number, found = model.serialized_model_proto(), 0, 0, list[int]()
+    while data[end : end + 1] == b"\x0a":
+        length, shift, end = data[end + 1] & 127, 7, end + 2
+        while data[end - 1] > 127:  # the length goes on in the next byte
+            length, shift, end = length | (data[end] & 127) << shift, shift + 7, end + 1
+        end += length
+        if data.endswith(b"\x18\x04", end - length, end):
             found.append(number)
         number += 1
     return found

@@ -16,7 +16,7 @@ from decoding import _C, reference
 from decoding import _kernels as kernels
 from tests.conftest import random
 
-WARPERS: list[dict[str, Any]] = [
+FILTERS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.6},
     {"temperature": 2.5},
@@ -49,7 +49,7 @@ def draw(
     threads=st.sampled_from([1, 2, 3]),
     vocab=st.sampled_from([1, 2, 127, 128, 129, 1000, 5001]),
     sharpness=st.sampled_from([0.0, 1.0, 3.0, 20.0]),
-    warpers=st.sampled_from(WARPERS),
+    filters=st.sampled_from(FILTERS),
     banned=st.sampled_from([0.0, 0.5, 0.99]),
     seed=st.integers(0, 2**64 - 1),
     step=st.integers(1, 2**31 - 1),
@@ -59,7 +59,7 @@ def test_draws_equal_the_reference(
     threads: int,
     vocab: int,
     sharpness: float,
-    warpers: dict[str, Any],
+    filters: dict[str, Any],
     banned: float,
     seed: int,
     step: int,
@@ -67,9 +67,9 @@ def test_draws_equal_the_reference(
     logits = random(3, vocab, seed=seed % 1000) * sharpness
     logits[torch.rand(3, vocab, generator=torch.Generator().manual_seed(seed)) < banned] = -math.inf
     rows = [0, 5, 2**31 - 1]
-    values, ids = draw(logits, rows, isa, threads, seed=seed, step=step, **warpers)
+    values, ids = draw(logits, rows, isa, threads, seed=seed, step=step, **filters)
     for x, row, value, token in zip(logits, rows, values, ids.tolist(), strict=True):
-        scores = reference.filtered(x, **warpers)
+        scores = reference.filtered(x, **filters)
         if scores.max() == -math.inf:
             assert token == -1 and value == -math.inf
         else:
@@ -78,19 +78,19 @@ def test_draws_equal_the_reference(
             assert value == x[token]
 
 
-@pytest.mark.parametrize("warpers", WARPERS)
+@pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("vary", ["row", "step", "seed"])
-def test_distribution(warpers: dict[str, Any], vary: str) -> None:
+def test_distribution(filters: dict[str, Any], vary: str) -> None:
     """Chi-square of draws that differ in one word of the counter, or in the key."""
     vocab, count, isa = 40, 6000, _C.isas()[0]
     logits = random(1, vocab) * 1.5
     if vary == "row":
-        ids = draw(logits.repeat(count, 1), list(range(count)), isa, **warpers)[1]
+        ids = draw(logits.repeat(count, 1), list(range(count)), isa, **filters)[1]
     else:
         some = range(1, count // 4 + 1)
-        ids = torch.cat([draw(logits, [3], isa, **{vary: i}, **warpers)[1] for i in some])
+        ids = torch.cat([draw(logits, [3], isa, **{vary: i}, **filters)[1] for i in some])
     drawn = ids.long().bincount(minlength=vocab)
-    expected = reference.filtered(logits[0], **warpers).softmax(-1) * len(ids)
+    expected = reference.filtered(logits[0], **filters).softmax(-1) * len(ids)
     assert not drawn[expected == 0].any()
     common = expected > 5
     observed = [*drawn[common].tolist(), int(drawn[~common].sum())]
@@ -101,25 +101,25 @@ def test_distribution(warpers: dict[str, Any], vary: str) -> None:
         assert chisquare(observed, wanted).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("warpers", WARPERS)
-def test_sentences_at_steps_of_their_own(isa: str, threads: int, warpers: dict[str, Any]) -> None:
+@pytest.mark.parametrize("filters", FILTERS)
+def test_sentences_at_steps_of_their_own(isa: str, threads: int, filters: dict[str, Any]) -> None:
     logits, rows, steps = random(4, 1000) * 2, [4, 0, 9, 2], [1, 7, 2, 7]
-    together = draw(logits, rows, isa, threads, step=steps, **warpers)[1]
+    together = draw(logits, rows, isa, threads, step=steps, **filters)[1]
     for i, (row, step) in enumerate(zip(rows, steps, strict=True)):
-        alone = draw(logits[i : i + 1].clone(), [row], isa, step=step, **warpers)[1]
+        alone = draw(logits[i : i + 1].clone(), [row], isa, step=step, **filters)[1]
         assert torch.equal(alone, together[i : i + 1])
 
 
-@pytest.mark.parametrize("warpers", WARPERS)
+@pytest.mark.parametrize("filters", FILTERS)
 def test_draws_do_not_depend_on_batch_or_threads(
-    isa: str, threads: int, warpers: dict[str, Any]
+    isa: str, threads: int, filters: dict[str, Any]
 ) -> None:
     logits, rows = random(6, 1000) * 2, [4, 0, 9, 2, 77, 5]
-    together = draw(logits, rows, isa, threads, **warpers)[1]
-    backwards = draw(logits.flip(0).contiguous(), rows[::-1], isa, 1, **warpers)[1]
+    together = draw(logits, rows, isa, threads, **filters)[1]
+    backwards = draw(logits.flip(0).contiguous(), rows[::-1], isa, 1, **filters)[1]
     assert torch.equal(together, backwards.flip(0))
     for i, row in enumerate(rows):
-        alone = draw(logits[i : i + 1].clone(), [row], isa, threads, **warpers)[1]
+        alone = draw(logits[i : i + 1].clone(), [row], isa, threads, **filters)[1]
         assert alone == together[i]
 
 
@@ -163,10 +163,10 @@ def test_a_low_temperature_takes_the_best(isa: str) -> None:
 
 def test_a_broken_row_leaves_the_others_alone(isa: str, threads: int) -> None:
     logits = random(4, 1000)
-    for warpers in WARPERS:
-        clean = draw(logits, [0, 1, 2, 3], isa, threads, **warpers)[1]
+    for filters in FILTERS:
+        clean = draw(logits, [0, 1, 2, 3], isa, threads, **filters)[1]
         broken = logits.clone()
         broken[1], broken[2, ::3], broken[2, 1] = math.nan, math.nan, math.inf
-        ids = draw(broken, [0, 1, 2, 3], isa, threads, **warpers)[1]
+        ids = draw(broken, [0, 1, 2, 3], isa, threads, **filters)[1]
         assert torch.equal(ids[[0, 3]], clean[[0, 3]])
         assert bool((ids >= -1).all()) and bool((ids < 1000).all())

@@ -85,7 +85,7 @@ def test_rules(dtype: torch.dtype, kind: str, rules: Rules) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("kind", "warpers"),
+    ("kind", "filters"),
     [
         ("beam", {}),
         ("greedy", {}),
@@ -95,9 +95,9 @@ def test_rules(dtype: torch.dtype, kind: str, rules: Rules) -> None:
     ],
 )
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_broken_rows(dtype: torch.dtype, kind: str, value: float, warpers: dict[str, Any]) -> None:
+def test_broken_rows(dtype: torch.dtype, kind: str, value: float, filters: dict[str, Any]) -> None:
     """One number in a row, or all of them; others go on as they would have."""
-    search = Search(kind, Rules(max_new=4, **warpers), 6, 2, 3000, dtype)
+    search = Search(kind, Rules(max_new=4, **filters), 6, 2, 3000, dtype)
     for number in range(1, 5):
         logits = random(12, 3000, seed=number)
         if number == 2:

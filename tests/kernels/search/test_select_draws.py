@@ -16,7 +16,7 @@ from decoding import reference
 from tests.conftest import random
 from tests.support.select import CPU, DTYPES, Rules, Search
 
-WARPERS: list[dict[str, Any]] = [
+FILTERS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.6},
     {"temperature": 2.5},
@@ -48,26 +48,26 @@ def drawn(logits: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("warpers", WARPERS, ids=str)
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize(("rows", "vocab"), [(1000, 129), (300, 5001), (20, 50257)])
 @pytest.mark.parametrize("sharpness", [0.0, 1.0, 5.0])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_draws_equal_the_cpus(
-    dtype: torch.dtype, warpers: dict[str, Any], rows: int, vocab: int, sharpness: float
+    dtype: torch.dtype, filters: dict[str, Any], rows: int, vocab: int, sharpness: float
 ) -> None:
     """All of them, but where two tokens' scores, or a prefix's mass and top_p, round apart."""
-    ours, theirs = drawn((random(rows, vocab) * sharpness).to(dtype), **warpers)
+    ours, theirs = drawn((random(rows, vocab) * sharpness).to(dtype), **filters)
     assert int((ours != theirs).sum()) <= 1
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("warpers", WARPERS, ids=str)
-def test_distribution(warpers: dict[str, Any]) -> None:
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_distribution(filters: dict[str, Any]) -> None:
     vocab, count = 40, 6000
     logits = random(1, vocab) * 1.5
-    ids, _ = drawn(logits.repeat(count, 1), **warpers)
+    ids, _ = drawn(logits.repeat(count, 1), **filters)
     found = ids.long().bincount(minlength=vocab)
-    expected = reference.filtered(logits[0], **warpers).softmax(-1) * count
+    expected = reference.filtered(logits[0], **filters).softmax(-1) * count
     assert not found[expected == 0].any()
     common = expected > 5
     observed = [*found[common].tolist(), int(found[~common].sum())]
