@@ -62,7 +62,8 @@ class Acceleration:
         for module in self.hf_model.modules():
             if module.training:
                 raise ValueError("the model is in training mode: call eval()")
-            if module._forward_hooks or module._forward_pre_hooks:
+            hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+            if not all(map(is_of_transformers, hooks)):
                 raise ValueError("a module of the model has hooks, which the engine cannot call")
         if len(args) > len(POSITIONAL):
             raise TypeError(f"pass arguments behind {POSITIONAL[-1]} by their names")
@@ -143,6 +144,11 @@ def handle_of(hf_model: Any) -> Acceleration | None:
     own = getattr(hf_model, "__dict__", {}).get("generate")
     handle = getattr(own, "__self__", None)
     return handle if isinstance(handle, Acceleration) else None
+
+
+def is_of_transformers(hook: Any) -> bool:
+    """Whether transformers has put a hook there itself: one that keeps attentions changes none."""
+    return str(getattr(hook, "__module__", "")).startswith("transformers.")
 
 
 def identity(hf_model: Any) -> object:

@@ -95,6 +95,11 @@ def test_what_we_refuse_runs_in_transformers_and_is_told_once() -> None:
     assert warning.filename == __file__
     with pytest.warns(UserWarning, match="runs in transformers: the model is in training mode"):
         hf_model.train().generate(IDS, max_new_tokens=2)
+    with warnings.catch_warnings():  # of transformers' own hooks, which such a call leaves there
+        warnings.simplefilter("error")
+        hf_model.eval()(IDS, output_attentions=True)
+        assert any(module._forward_hooks for module in hf_model.modules())
+        assert torch.equal(hf_model.generate(IDS, max_new_tokens=4), expected)
     hook = hf_model.eval().lm_head.register_forward_hook(lambda module, given, found: -found)
     with pytest.warns(UserWarning, match="runs in transformers: a module of the model has hooks"):
         found = hf_model.generate(IDS, max_new_tokens=4)
